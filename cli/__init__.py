@@ -1,0 +1,1 @@
+"""The `tkit` command line."""

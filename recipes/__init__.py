@@ -1,0 +1,1 @@
+"""Whole experiments, composed with `+recipe=NAME`."""

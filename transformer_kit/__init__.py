@@ -1,0 +1,1 @@
+"""Train, decode and compare Transformers from declarative YAML."""

@@ -1,0 +1,129 @@
+"""The values that travel from data to models: padded blocks of token ids and the batches made of them.
+
+Padding is known by `valid`, never by an id, so a real token may have any id and the labels of padding cells are
+masked by length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Side = Literal["right", "left"]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A padded block of token ids.
+
+    Attributes:
+        ids: (B, L) int64; padding cells hold the padding id.
+        valid: (B, L) bool; True at real tokens.
+        at: (B, L) int64; the position of each token, 0 at padding, restarting in each packed document.
+        full: True when no cell is padding (known when the block is made, so that masks need not look).
+        document: (B, L) int64 number of the document that a cell belongs to, or None when a row is one document.
+    """
+
+    ids: Tensor
+    valid: Tensor
+    at: Tensor
+    full: bool
+    document: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.ids.shape[0], self.ids.shape[1]
+
+    def to(self, device: torch.device | str) -> Tokens:
+        if self.ids.device == torch.device(device):
+            return self
+        move = {"ids": self.ids.to(device), "valid": self.valid.to(device), "at": self.at.to(device)}
+        return replace(self, **move, document=None if self.document is None else self.document.to(device))
+
+
+def pad(rows: Sequence[Sequence[int] | Tensor], pad_id: int, side: Side = "right", length: int | None = None) -> Tokens:
+    """Stack rows of ids into one block.
+
+    Args:
+        rows: B sequences of ids (lists, int64 tensors or numpy arrays).
+        pad_id: what padding cells hold.
+        side: where the padding goes.
+        length: L, at least the longest row; the longest row by default.
+    """
+    lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
+    longest = int(lengths.max()) if len(rows) else 0
+    width = longest if length is None else length
+    assert width >= longest, "length is shorter than the longest row"
+    steps = torch.arange(width)
+    if side == "left":
+        at = steps[None, :] - (width - lengths[:, None])
+        valid = at >= 0
+    else:
+        at = steps[None, :].expand(len(rows), width)
+        valid = at < lengths[:, None]
+    flat = torch.cat([torch.as_tensor(row, dtype=torch.int64) for row in rows]) if len(rows) else steps[:0]
+    ids = torch.full((len(rows), width), pad_id, dtype=torch.int64)
+    ids[valid] = flat
+    return Tokens(ids, valid, torch.where(valid, at, 0), full=bool((lengths == width).all()))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of examples.
+
+    Attributes:
+        source: what an encoder reads, or None for a model without one.
+        target: what the model predicts from (for a decoder: BOS and the tokens but the last).
+        labels: (B, T) int64; what each cell of `target` predicts; anything where `counted` is False.
+        counted: (B, T) bool; True where a label counts in the loss.
+        num_labels: the number of True cells of `counted`.
+        sample_ids: (B,) int64; which samples of the data set these rows are.
+    """
+
+    source: Tokens | None
+    target: Tokens
+    labels: Tensor
+    counted: Tensor
+    num_labels: int
+    sample_ids: Tensor
+
+    def to(self, device: torch.device | str) -> Batch:
+        return Batch(
+            None if self.source is None else self.source.to(device),
+            self.target.to(device),
+            self.labels.to(device),
+            self.counted.to(device),
+            self.num_labels,
+            self.sample_ids,
+        )
+
+
+def translation_batch(
+    sources: Sequence[Sequence[int] | Tensor],
+    targets: Sequence[Sequence[int] | Tensor],
+    sample_ids: Sequence[int],
+    *,
+    pad_id: int,
+    bos_id: int,
+    eos_id: int,
+    side: Side = "right",
+) -> Batch:
+    """The batch of a sequence-to-sequence model.
+
+    The encoder reads `source EOS`, the decoder reads `BOS target` and predicts `target EOS`; so S is the longest source
+    plus one and T the longest target plus one.
+
+    Args:
+        sources, targets: ids without BOS and EOS.
+    """
+    end, begin = torch.tensor([eos_id]), torch.tensor([bos_id])
+    as_ids = [torch.as_tensor(row, dtype=torch.int64) for row in targets]
+    source = pad([torch.cat((torch.as_tensor(row, dtype=torch.int64), end)) for row in sources], pad_id, side)
+    target = pad([torch.cat((begin, row)) for row in as_ids], pad_id, side)
+    labels = pad([torch.cat((row, end)) for row in as_ids], pad_id, side)
+    total = sum(len(row) + 1 for row in as_ids)
+    return Batch(source, target, labels.ids, labels.valid, total, torch.as_tensor(sample_ids, dtype=torch.int64))

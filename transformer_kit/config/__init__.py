@@ -1,0 +1,1 @@
+"""Schema, composition, building, run folders."""

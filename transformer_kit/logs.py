@@ -1,0 +1,40 @@
+"""Logging: everything that a program says about itself goes to stderr, and to the run's `train.log` once it is open."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+ROOT = "transformer_kit"
+
+
+def get_logger(name: str) -> logging.Logger:
+    """The logger of one module; pass `__name__`."""
+    return logging.getLogger(name if name.startswith(ROOT) else f"{ROOT}.{name}")
+
+
+def setup(level: int = logging.INFO) -> None:
+    """Send the toolkit's records to stderr as plain lines; calling it again changes the level only."""
+    root = logging.getLogger(ROOT)
+    root.setLevel(level)
+    root.propagate = False
+    if not any(getattr(handler, "tkit_console", False) for handler in root.handlers):
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        handler.tkit_console = True  # type: ignore[attr-defined]  # marks the one handler that is ours
+        root.addHandler(handler)
+
+
+def add_file(path: Path) -> logging.Handler:
+    """Append records to `path` with a time stamp as well; returns the handler for `remove`."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger(ROOT).addHandler(handler)
+    return handler
+
+
+def remove(handler: logging.Handler) -> None:
+    """Detach and close a handler that `add_file` returned."""
+    logging.getLogger(ROOT).removeHandler(handler)
+    handler.close()

@@ -1,0 +1,1 @@
+"""Assemblies of parts."""

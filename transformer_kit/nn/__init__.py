@@ -1,0 +1,1 @@
+"""Parts of a Transformer: pure torch; they know no config, file or process."""

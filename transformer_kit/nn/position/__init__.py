@@ -1,0 +1,1 @@
+"""Position encodings: one slot, three neutral hooks."""

@@ -1,0 +1,1 @@
+"""Where the norms stand around a sub-layer."""
