@@ -1,0 +1,46 @@
+# Two commands do all the set-up: `make demo` and `make test`. They build a virtual environment of their own in .venv.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+# One thread a worker: two workers with two threads each would fight over two cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+.PHONY: install demo test check lint typed fast wheel clean
+
+install: $(STAMP)
+
+# torch first and pinned: a range would let the package index choose a build of several gigabytes.
+$(STAMP): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) (a few minutes the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: install            ## train a small translator on generated phrases, score it, translate three phrases
+	@$(BIN)/python benchmarks/demo.py
+
+test: install            ## every test, the slow ones included
+	$(PYTEST)
+
+check: lint typed fast   ## lint, types, floors, fast tests
+
+lint: install
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+
+# mypy reads an installed copy: there cli/, conf/ and recipes/ stand inside the package.
+typed: install
+	@rm -rf build/typed build/lib && mkdir -p build/typed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target build/typed .
+	cd build/typed && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p transformer_kit
+
+fast: install
+	$(PYTEST) -m "not slow"
+
+wheel: install
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+clean:
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache *.egg-info
