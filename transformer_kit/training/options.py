@@ -1,0 +1,201 @@
+"""What a user may set about training; the defaults stand in `conf/{trainer,optimizer,schedule}`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+PRECISIONS = ("auto", "fp32", "bf16")
+METRICS = {"loss": "lower", "perplexity": "lower", "accuracy": "higher", "bleu": "higher"}
+FINALS = ("best", "average", "last")
+AVERAGES = ("none", "last", "best")
+OPTIMIZERS = ("adam", "adamw")
+# What each schedule reads beside `name` and `warmup`; everything else of ScheduleOptions stays null.
+SCHEDULES = {
+    "constant": ("lr", "initial_lr"),
+    "linear": ("lr", "initial_lr", "final_lr", "steps"),
+    "cosine": ("lr", "initial_lr", "final_lr", "steps"),
+    "inverse_sqrt": ("lr", "initial_lr"),
+    "noam": ("factor", "d_model"),
+}
+
+Problems = list[tuple[str, str]]
+
+
+def _at_least(low: float, **values: float | None) -> Problems:
+    """One problem for each value that is set and below `low`, or not a number."""
+    bad = {key: value for key, value in values.items() if value is not None and not value >= low}
+    return [(key, f"must be at least {low}, not {value}") for key, value in bad.items()]
+
+
+def _positive(**values: float | None) -> Problems:
+    bad = {k: v for k, v in values.items() if v is not None and not (v > 0 and math.isfinite(v))}
+    return [(key, f"must be a number above 0, not {value}") for key, value in bad.items()]
+
+
+def _one_of(key: str, value: str, valid: tuple[str, ...]) -> Problems:
+    return [] if value in valid else [(key, f"must be one of {', '.join(valid)}; not '{value}'")]
+
+
+@dataclass
+class OptimizerOptions:
+    """Which optimizer; the learning rate comes from the schedule.
+
+    Attributes:
+        name: `adam` (Kingma & Ba 2015), or `adamw` (Loshchilov & Hutter 2019: decay apart from the gradient).
+        betas: the two decay rates of the moments, each in [0, 1).
+        eps: added to the denominator.
+        weight_decay: `adamw` only; matrices decay, norms and biases do not.
+    """
+
+    name: str
+    betas: list[float]
+    eps: float
+    weight_decay: float
+
+    def problems(self) -> Problems:
+        found = _one_of("name", self.name, OPTIMIZERS) + _positive(eps=self.eps)
+        found += _at_least(0, weight_decay=self.weight_decay)
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            found.append(("betas", f"must be two numbers, each at least 0 and below 1, not {list(self.betas)}"))
+        if self.name == "adam" and self.weight_decay != 0:
+            found.append(("weight_decay", "must be 0 with adam; optimizer=adamw decays weights"))
+        return found
+
+
+@dataclass
+class ScheduleOptions:
+    """The learning rate as a closed formula of the update's number (`training/schedule.py` has the formulas).
+
+    Attributes:
+        name: constant, linear, cosine, inverse_sqrt or noam.
+        warmup: updates of linear growth at the start, 0 or more (noam, inverse_sqrt: 1 or more).
+        lr: the peak, reached at update `warmup`.
+        initial_lr: where the warm-up starts.
+        final_lr: linear, cosine: where the decay ends.
+        steps: linear, cosine: the update at which `final_lr` is reached.
+        factor: noam: multiplies the paper's formula.
+        d_model: noam: the model's width.
+    """
+
+    name: str
+    warmup: int
+    lr: float | None
+    initial_lr: float | None
+    final_lr: float | None
+    steps: int | None
+    factor: float | None
+    d_model: int | None
+
+    def problems(self) -> Problems:
+        found = _one_of("name", self.name, tuple(SCHEDULES))
+        if found:
+            return found
+        used = SCHEDULES[self.name]
+        for key in ("lr", "initial_lr", "final_lr", "steps", "factor", "d_model"):
+            value = getattr(self, key)
+            if key in used and value is None:
+                hint = "; give it, or trainer.steps, which it follows" if key == "steps" else ""
+                found.append((key, f"is needed by schedule={self.name}{hint}"))
+            if key not in used and value is not None:
+                found.append((key, f"is not read by schedule={self.name}: leave it null"))
+        found += _positive(lr=self.lr, factor=self.factor, d_model=self.d_model)
+        found += _at_least(0, initial_lr=self.initial_lr, final_lr=self.final_lr)
+        found += _at_least(1 if self.name in ("inverse_sqrt", "noam") else 0, warmup=self.warmup)
+        if self.steps is not None and self.steps <= self.warmup:
+            found.append(("steps", f"must be above warmup ({self.warmup}), not {self.steps}"))
+        return found
+
+
+@dataclass
+class AverageOptions:
+    """Which checkpoints the averaged model is the mean of.
+
+    Attributes:
+        kind: `last` N saved by `save_every`, `best` N by `best_metric`, or `none`.
+        count: N; that many must be kept (`keep_last` or `keep_best`).
+    """
+
+    kind: str
+    count: int
+
+    def problems(self) -> Problems:
+        return _one_of("kind", self.kind, AVERAGES) + _at_least(1, count=self.count)
+
+
+@dataclass
+class TrainerOptions:
+    """How long, how, and with what care a model is trained.
+
+    Attributes:
+        steps, tokens, epochs, minutes: budgets: updates, target tokens, passes over the data, wall-clock minutes of
+            all sessions; the first one reached ends the training; null is no budget.
+        device: auto (CUDA, MPS or CPU), cpu, cuda, cuda:N or mps.
+        threads: CPU threads of torch; null leaves torch's own choice.
+        precision: fp32, bf16 (autocast), or auto: bf16 where the hardware multiplies it.
+        accumulate_tokens: real target tokens of one update, gathered over batches; null is one batch an update.
+        clip_norm: largest gradient norm; null does not clip.
+        log_every, validate_every, save_every: in updates; null: only at the end.
+        keep_last: how many checkpoints written by `save_every` stay (the newest one always does).
+        keep_best: how many of the best validated checkpoints stay, whatever their age.
+        best_metric: loss, perplexity, accuracy or bleu, of validation.
+        patience: validations in a row without gain in `best_metric` that end the training; null never ends it.
+        average: the mean of several checkpoints, made at the end.
+        final: which model the run offers: best, average or last.
+        max_skips: updates in a row with a non-finite gradient that stop the run.
+    """
+
+    steps: int | None
+    tokens: int | None
+    epochs: int | None
+    minutes: float | None
+    device: str
+    threads: int | None
+    precision: str
+    accumulate_tokens: int | None
+    clip_norm: float | None
+    log_every: int
+    validate_every: int | None
+    save_every: int | None
+    keep_last: int
+    keep_best: int
+    best_metric: str
+    patience: int | None
+    average: AverageOptions
+    final: str
+    max_skips: int
+
+    def problems(self) -> Problems:
+        found = _one_of("precision", self.precision, PRECISIONS) + _one_of("final", self.final, FINALS)
+        found += _one_of("best_metric", self.best_metric, tuple(METRICS))
+        found += [(f"average.{key}", message) for key, message in self.average.problems()]
+        found += _at_least(1, steps=self.steps, tokens=self.tokens, epochs=self.epochs, threads=self.threads)
+        found += _at_least(1, log_every=self.log_every, validate_every=self.validate_every)
+        found += _at_least(1, save_every=self.save_every, accumulate_tokens=self.accumulate_tokens)
+        found += _at_least(1, keep_last=self.keep_last, patience=self.patience, max_skips=self.max_skips)
+        found += _at_least(0, keep_best=self.keep_best)
+        found += _positive(minutes=self.minutes, clip_norm=self.clip_norm)
+        return found + self._device_problems() + self._conflicts()
+
+    def _device_problems(self) -> Problems:
+        kind, _, index = self.device.partition(":")
+        if self.device in ("auto", "cpu", "cuda", "mps") or (kind == "cuda" and index.isdecimal()):
+            return []
+        return [("device", f"must be auto, cpu, cuda, cuda:N or mps; not '{self.device}'")]
+
+    def _conflicts(self) -> Problems:
+        found: Problems = []
+        if self.steps is None and self.tokens is None and self.epochs is None and self.minutes is None:
+            found.append(("steps", "no budget: set steps, tokens, epochs or minutes"))
+        kind, count = self.average.kind, self.average.count
+        if kind == "last" and count > self.keep_last:
+            found.append(("keep_last", f"must be at least average.count ({count}), not {self.keep_last}"))
+        if kind == "last" and count > 1 and self.save_every is None:
+            found.append(("save_every", f"must be set to average the last {count} checkpoints"))
+        if kind == "best" and count > self.keep_best:
+            found.append(("keep_best", f"must be at least average.count ({count}), not {self.keep_best}"))
+        if self.final == "average" and kind == "none":
+            found.append(("final", "average needs average.kind=last or best"))
+        if self.final == "best" and self.keep_best < 1:
+            found.append(("keep_best", "must be at least 1 for final=best"))
+        return found

@@ -1,0 +1,68 @@
+"""Which device computes, and in which number format."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from transformer_kit.errors import RunError
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device named, or for `auto` the best one there is: CUDA, MPS, CPU.
+
+    Raises:
+        RunError: a device that this machine lacks.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    device = torch.device(name)
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise RunError(f"trainer.device={name}: this machine offers {count} CUDA devices; use trainer.device=auto")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise RunError("trainer.device=mps: this machine offers no MPS device; use trainer.device=auto")
+    return device
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A number format for the forward pass; parameters and optimizer stay in fp32.
+
+    Attributes:
+        name: fp32 or bf16.
+        reason: why it was chosen, for the log.
+    """
+
+    name: str
+    device: torch.device
+    reason: str
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The context in which a forward pass runs."""
+        if self.name == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+
+def resolve_precision(name: str, device: torch.device) -> Precision:
+    """The precision named, or for `auto` bf16 where the hardware multiplies it, else fp32."""
+    if name != "auto":
+        return Precision(name, device, "as asked")
+    fast, what = _multiplies_bf16(device)
+    return Precision("bf16" if fast else "fp32", device, what)
+
+
+def _multiplies_bf16(device: torch.device) -> tuple[bool, str]:
+    if device.type == "cuda":
+        fast = torch.cuda.get_device_capability(device) >= (8, 0)
+        return fast, "this GPU multiplies bf16" if fast else "this GPU does not multiply bf16"
+    if device.type == "cpu":
+        able = getattr(torch.cpu, "get_capabilities", dict)()  # newer than the oldest torch allowed
+        for flag, what in (("amx_bf16", "AMX"), ("avx512_bf16", "AVX512-BF16")):
+            if able.get(flag, False):
+                return True, f"this CPU multiplies bf16 ({what})"
+        return False, "this CPU has neither AMX nor AVX512-BF16"
+    return False, f"{device.type} runs in fp32"
