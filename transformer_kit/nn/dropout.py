@@ -1,6 +1,6 @@
 """Dropout from cheap random bits.
 
-On a CPU the draws are what dropout costs: torch draws one double per element. Here one 64-bit draw serves four elements,
+On a CPU the draws are what dropout costs: torch draws a double per element. Here one 64-bit draw serves four elements,
 each kept if its 16 bits reach a threshold, so the rate is exact to 2⁻¹⁶. One byte per element is kept for the backward
 pass. The draws come from torch's default generator, so `torch.manual_seed` fixes them.
 """
