@@ -1,0 +1,124 @@
+"""A stack of blocks: (B, L, D) in, (B, L, D) out. It knows positions and masks, and nothing of ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from transformer_kit.nn.attention import SelfView
+from transformer_kit.nn.block import Block, CrossView
+from transformer_kit.nn.dropout import Dropout
+from transformer_kit.nn.kernels import Visibility
+from transformer_kit.nn.mask import Mask
+from transformer_kit.nn.norm.base import Norm
+from transformer_kit.nn.position.base import Position
+from transformer_kit.nn.state import DecoderState
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What an encoder leaves for a decoder.
+
+    Attributes:
+        hidden: (B, S, D).
+        valid: (B, S) bool, True at real tokens.
+        full: True when no cell is padding.
+    """
+
+    hidden: Tensor
+    valid: Tensor
+    full: bool
+
+    @property
+    def mask(self) -> Mask:
+        return Mask(key_valid=None if self.full else self.valid)
+
+
+class Stack(nn.Module):
+    """Positions, dropout, blocks and, where the residual form asks for it, a last norm.
+
+    Padded cells are zeroed once, where the input comes in; the mask and the position bias are made once and shared by
+    all layers.
+
+    Args:
+        position: the position scheme, shared by the layers.
+        blocks: the layers, first to last.
+        final_norm: the norm after the last layer, or None.
+        dropout: probability in [0, 1) on the input after positions were added.
+        causal: whether a cell sees only itself and earlier cells.
+    """
+
+    def __init__(
+        self, position: Position, blocks: Sequence[Block], final_norm: Norm | None, dropout: float, causal: bool
+    ) -> None:
+        super().__init__()
+        self.position = position
+        self.dropout = Dropout(dropout)
+        self.blocks = nn.ModuleList(blocks)
+        self.final_norm = final_norm
+        self.causal = causal
+
+    def forward(
+        self,
+        x: Tensor,
+        at: Tensor,
+        valid: Tensor | None,
+        document: Tensor | None = None,
+        memory: Memory | None = None,
+        state: DecoderState | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Run all layers.
+
+        Args:
+            x: (B, T, D) embedded tokens.
+            at: (B, T) int64 positions.
+            valid: (B, T) bool, True at real cells; None when all are.
+            document: (B, T) int64 document numbers; cells of different documents do not see each other.
+            memory: what the cross-attentions read when there is no `state`.
+            state: earlier cells, with these already counted in by `state.append`; its caches grow.
+
+        Returns:
+            hidden (B, T, D) and the sums of the layers' auxiliary values.
+        """
+        assert document is None or state is None, "packed documents are for training"
+        x = self.dropout(self.position.embed(x, at))
+        if valid is not None:
+            x = x.masked_fill(~valid[..., None], 0.0)
+        view = self._self_view(x, at, valid, document, state)
+        seen = None
+        if memory is not None:
+            seen = Visibility(memory.mask, None, x.shape[1], memory.hidden.shape[1], x.device)
+        elif state is not None and state.cross:
+            keys = state.cross[0][0].shape[2]
+            seen = Visibility(Mask(key_valid=state.memory_valid), None, x.shape[1] * state.beams, keys, x.device)
+        aux: dict[str, Tensor] = {}
+        for number, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            cross: CrossView | None = None
+            if seen is not None and state is not None:
+                cross = (*state.cross[number], seen)
+            elif seen is not None and memory is not None and block.cross_attention is not None:
+                cross = (*block.cross_attention.remember(memory.hidden), seen)
+            x, sums = block(x, view, cross, None if state is None else state.caches[number])
+            aux = add_sums(aux, sums)
+        return x if self.final_norm is None else self.final_norm(x), aux
+
+    def _self_view(
+        self, x: Tensor, at: Tensor, valid: Tensor | None, document: Tensor | None, state: DecoderState | None
+    ) -> SelfView:
+        cells = x.shape[1]
+        if state is None:
+            key_at, key_valid, offset = at, valid, 0
+        else:
+            key_at, key_valid, offset = state.key_at, state.key_valid, state.length - cells
+        packed = None if document is None else (document, document)
+        mask = Mask(causal=self.causal, key_valid=key_valid, document=packed, offset=offset)
+        bias = self.position.bias(at, key_at)
+        return SelfView(self.position, at, Visibility(mask, bias, cells, key_at.shape[1], x.device))
+
+
+def add_sums(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Sums by name, added where both have the name."""
+    return one | {name: one[name] + value if name in one else value for name, value in other.items()}
