@@ -1,0 +1,74 @@
+"""What happens to a line before it is cut into pieces, and how that is undone after decoding.
+
+The Moses rules are sacremoses'; a rule is plain data, so it is stored with the tokenizer and compared by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TextRule:
+    """The rule of one language.
+
+    Attributes:
+        language: ISO 639-1 code; Moses has rules of its own for some languages.
+        normalize: Moses punctuation normalisation.
+        tokenize: Moses tokenisation, without escaping (`&` stays `&`).
+        lowercase: lower-case the line.
+    """
+
+    language: str
+    normalize: bool
+    tokenize: bool
+    lowercase: bool
+
+    @property
+    def trivial(self) -> bool:
+        """True when lines stay as they are."""
+        return not (self.normalize or self.tokenize or self.lowercase)
+
+    def apply(self, lines: list[str]) -> list[str]:
+        """The lines after normalisation, tokenisation and lower-casing, in this order."""
+        if self.trivial:
+            return lines
+        return [self._apply(line) for line in lines]
+
+    def undo(self, lines: list[str]) -> list[str]:
+        """Join Moses tokens to running text again; case and punctuation stay as they are."""
+        if not self.tokenize:
+            return lines
+        return [self._detokenizer.detokenize(line.split()) for line in lines]
+
+    @cached_property
+    def _apply(self) -> Callable[[str], str]:
+        # Built once and kept: sacremoses compiles its tables in the constructors.
+        steps: list[Callable[[str], str]] = []
+        if self.normalize:
+            from sacremoses import MosesPunctNormalizer
+
+            steps.append(MosesPunctNormalizer(lang=self.language).normalize)
+        if self.tokenize:
+            from sacremoses import MosesTokenizer
+
+            tokenizer = MosesTokenizer(lang=self.language)
+            steps.append(lambda line: str(tokenizer.tokenize(line, escape=False, return_str=True)))
+        if self.lowercase:
+            steps.append(str.lower)
+
+        def chain(line: str) -> str:
+            for step in steps:
+                line = step(line)
+            return line
+
+        return chain
+
+    @cached_property
+    def _detokenizer(self) -> Any:
+        from sacremoses import MosesDetokenizer
+
+        return MosesDetokenizer(lang=self.language)
