@@ -1,0 +1,118 @@
+"""The translation pipe: bytes in, bytes out, one line for one line, answered as soon as a line is there.
+
+A single line written to a pipe that stays open is answered at once: what is read is what is ready, never a full chunk.
+While input keeps coming, lines are gathered into chunks, which sort better by length.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from transformer_kit.decoding.translator import Candidate, Translator
+from transformer_kit.logs import get_logger
+
+log = get_logger(__name__)
+
+_READ = 1 << 16
+_GRACE = 0.01  # seconds to wait for more of what is still being written before answering what is there
+
+
+def translate_pipe(source: BinaryIO, sink: BinaryIO, translator: Translator, *, scores: bool = False) -> int:
+    """Translate every line of `source` into `sink`; returns the number of lines.
+
+    With `n_best` 1 a line gives one line: the translation, after `score TAB` if `scores` is set. With more, each line
+    gives its candidates, best first, one a line: `number of the input line TAB score TAB translation`; an empty line
+    gives one candidate. Every result is flushed as soon as it is there. A reader that goes away ends the work quietly.
+    """
+    numbered = translator.options.n_best > 1
+    count = 0
+    lines = _Text()
+    try:
+        for candidates in translator.translate_chunks(map(lines.decode, line_chunks(source, translator.options.chunk))):
+            count += 1
+            sink.write(_format(candidates, count if numbered else None, scores or numbered))
+            sink.flush()
+    except BrokenPipeError:
+        return count
+    finally:
+        lines.report()
+    return count
+
+
+def line_chunks(source: BinaryIO, most: int) -> Iterator[list[bytes]]:
+    """The lines of a stream without their `\\n`, in portions of 1 to `most` that are there without waiting.
+
+    Only `\\n` ends a line; bytes after the last one are a line too.
+    """
+    lines: list[bytes] = []
+    tail: list[bytes] = []  # of a line that has not ended yet; joined once, so that a huge line costs no more
+    while True:
+        if lines and (len(lines) >= most or not _ready(source, _GRACE)):
+            yield lines[:most]
+            lines = lines[most:]
+            continue
+        _ready(source, None)
+        block = source.read1(_READ)  # type: ignore[attr-defined]
+        if not block:
+            break
+        first, *rest = block.split(b"\n")
+        tail.append(first)
+        if rest:
+            lines.append(b"".join(tail))
+            lines.extend(rest[:-1])
+            tail = [rest[-1]]
+    if any(tail):
+        lines.append(b"".join(tail))
+    for start in range(0, len(lines), most):
+        yield lines[start : start + most]
+
+
+def _ready(source: BinaryIO, seconds: float | None) -> bool:
+    """Whether a read would return at once (something, or the end), waiting up to `seconds`; None waits for it."""
+    try:
+        handle = source.fileno()
+    except (OSError, ValueError):  # a buffer in memory
+        return True
+    return bool(select.select([handle], [], [], seconds)[0])
+
+
+class _Text:
+    """Bytes of lines to text: UTF-8 with bad bytes replaced and counted, a BOM and the CR of CRLF dropped."""
+
+    def __init__(self) -> None:
+        self.seen = self.bad = self.first_bad = 0
+
+    def decode(self, lines: list[bytes]) -> list[str]:
+        return [self._line(line) for line in lines]
+
+    def _line(self, line: bytes) -> str:
+        if not self.seen:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        self.seen += 1
+        line = line.removesuffix(b"\r")
+        try:
+            return line.decode()
+        except UnicodeDecodeError:
+            self.bad += 1
+            self.first_bad = self.first_bad or self.seen
+            return line.decode(errors="replace")
+
+    def report(self) -> None:
+        if self.bad:
+            log.warning(
+                "%d line(s) of the input were not valid UTF-8; bad bytes were replaced (first: line %d)",
+                self.bad,
+                self.first_bad,
+            )
+
+
+def _format(candidates: list[Candidate], number: int | None, scores: bool) -> bytes:
+    lines = []
+    for candidate in candidates:
+        fields = [] if number is None else [str(number)]
+        if scores:
+            fields.append(f"{candidate.score:.6f}")
+        lines.append("\t".join([*fields, candidate.text]) + "\n")
+    return "".join(lines).encode("utf-8", errors="replace")
