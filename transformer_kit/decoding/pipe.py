@@ -6,10 +6,12 @@ While input keeps coming, lines are gathered into chunks, which sort better by l
 
 from __future__ import annotations
 
+import os
 import select
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from transformer_kit.data.corpus import BOM, Flaws, decode_lines
 from transformer_kit.decoding.translator import Candidate, Translator
 from transformer_kit.logs import get_logger
 
@@ -35,14 +37,24 @@ def translate_pipe(source: BinaryIO, sink: BinaryIO, translator: Translator, *, 
             sink.write(_format(candidates, count if numbered else None, scores or numbered))
             sink.flush()
     except BrokenPipeError:
-        return count
+        _silence(sink)
     finally:
-        lines.report()
+        for warning in lines.flaws.warnings("input"):
+            log.warning(warning)
     return count
 
 
+def _silence(sink: BinaryIO) -> None:
+    """Let what is still buffered go nowhere, or closing the sink at exit would complain of the broken pipe again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, sink.fileno())
+    finally:
+        os.close(nowhere)
+
+
 def line_chunks(source: BinaryIO, most: int) -> Iterator[list[bytes]]:
-    """The lines of a stream without their `\\n`, in portions of 1 to `most` that are there without waiting.
+    """The lines of a stream, each with its `\\n`, in portions of 1 to `most` that are there without waiting.
 
     Only `\\n` ends a line; bytes after the last one are a line too.
     """
@@ -57,12 +69,12 @@ def line_chunks(source: BinaryIO, most: int) -> Iterator[list[bytes]]:
         block = source.read1(_READ)  # type: ignore[attr-defined]
         if not block:
             break
-        first, *rest = block.split(b"\n")
-        tail.append(first)
-        if rest:
-            lines.append(b"".join(tail))
-            lines.extend(rest[:-1])
-            tail = [rest[-1]]
+        *whole, rest = block.split(b"\n")
+        if whole:
+            lines.append(b"".join((*tail, whole[0], b"\n")))
+            lines.extend(line + b"\n" for line in whole[1:])
+            tail = []
+        tail.append(rest)
     if any(tail):
         lines.append(b"".join(tail))
     for start in range(0, len(lines), most):
@@ -79,33 +91,19 @@ def _ready(source: BinaryIO, seconds: float | None) -> bool:
 
 
 class _Text:
-    """Bytes of lines to text: UTF-8 with bad bytes replaced and counted, a BOM and the CR of CRLF dropped."""
+    """Raw lines to text by the rules of `data/corpus.py`, numbered through the stream."""
 
     def __init__(self) -> None:
-        self.seen = self.bad = self.first_bad = 0
+        self.seen = 0
+        self.flaws = Flaws()
 
     def decode(self, lines: list[bytes]) -> list[str]:
-        return [self._line(line) for line in lines]
-
-    def _line(self, line: bytes) -> str:
+        block = b"".join(lines)
         if not self.seen:
-            line = line.removeprefix(b"\xef\xbb\xbf")
-        self.seen += 1
-        line = line.removesuffix(b"\r")
-        try:
-            return line.decode()
-        except UnicodeDecodeError:
-            self.bad += 1
-            self.first_bad = self.first_bad or self.seen
-            return line.decode(errors="replace")
-
-    def report(self) -> None:
-        if self.bad:
-            log.warning(
-                "%d line(s) of the input were not valid UTF-8; bad bytes were replaced (first: line %d)",
-                self.bad,
-                self.first_bad,
-            )
+            block = block.removeprefix(BOM)
+        text = decode_lines(block, self.seen + 1, self.flaws) or [""]  # a BOM alone is one empty line
+        self.seen += len(lines)
+        return text
 
 
 def _format(candidates: list[Candidate], number: int | None, scores: bool) -> bytes:
