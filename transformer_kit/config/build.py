@@ -1,0 +1,179 @@
+"""Models and objectives from their options, in plain Python: who gets which part and which fact.
+
+A leaf is built once per use: each layer has its own attention, norms and feed-forward; a stack has one position object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from transformer_kit.config.convert import Reader
+from transformer_kit.config.parts import Part, part
+from transformer_kit.config.schema import SLOTS, ModelOptions
+from transformer_kit.errors import ConfigError
+from transformer_kit.models.encoder_decoder import EncoderDecoder
+from transformer_kit.models.init import initialise
+from transformer_kit.models.stack import Stack
+from transformer_kit.nn.attention import Attention
+from transformer_kit.nn.block import Block
+from transformer_kit.nn.embedding import TokenEmbedding
+from transformer_kit.nn.feedforward.base import FeedForward
+from transformer_kit.nn.norm.base import Norm
+from transformer_kit.nn.position.base import Position
+from transformer_kit.nn.residual.base import Residual
+from transformer_kit.objectives.base import Objective
+
+StackName = Literal["encoder", "decoder"]
+
+BASES: dict[str, type[nn.Module]] = {
+    "position": Position,
+    "norm": Norm,
+    "residual": Residual,
+    "attention": Attention,
+    "feedforward": FeedForward,
+}
+FACTS: dict[str, frozenset[str]] = {
+    "position": frozenset({"dim", "num_heads", "head_dim", "causal", "max_length"}),
+    "norm": frozenset({"dim"}),
+    "residual": frozenset({"make_norm", "dropout", "layer"}),
+    "attention": frozenset({"dim", "num_heads", "head_dim", "v_head_dim", "dropout", "layer"}),
+    "feedforward": frozenset({"dim", "d_ff", "dropout", "layer"}),
+}
+"""What the builder offers to each slot; a test compares it with what is passed below."""
+
+
+def build_model(
+    model: ModelOptions | Mapping[str, Any],
+    source_vocab: int,
+    target_vocab: int,
+    *,
+    device: torch.device | str | None = None,
+) -> EncoderDecoder:
+    """The model that the options describe, with its parameters drawn from torch's generator.
+
+    Args:
+        model: typed options, or the plain data of a configuration's `model`.
+        source_vocab: rows of the source embedding.
+        target_vocab: rows of the target embedding and of the output projection.
+        device: where the parameters are made; `meta` makes none and costs no memory.
+
+    Raises:
+        ConfigError: with one line per problem.
+    """
+    options = model if isinstance(model, ModelOptions) else read_model(model)
+    parts = model_parts(options)
+    if options.tie == "three_way" and source_vocab != target_vocab:
+        raise ConfigError(
+            f"model.tie: three_way needs one vocabulary for both languages; these have {source_vocab} and "
+            f"{target_vocab} pieces: set tokenizer.joint=true, or model.tie=output"
+        )
+    with torch.device(device) if device is not None else torch.device(torch.get_default_device()):
+        encoder, decoder = build_stack(options, parts, "encoder"), build_stack(options, parts, "decoder")
+        target = TokenEmbedding(target_vocab, options.d_model, options.embedding.scale)
+        source = target
+        if options.tie != "three_way":
+            source = TokenEmbedding(source_vocab, options.d_model, options.embedding.scale)
+        output = nn.Linear(options.d_model, target_vocab, bias=False) if options.tie == "none" else None
+        built = EncoderDecoder(encoder, decoder, source, target, output)
+        initialise(built, options.init)
+    return built
+
+
+def read_model(data: Mapping[str, Any]) -> ModelOptions:
+    """Typed options of plain data.
+
+    Raises:
+        ConfigError: with one line per problem.
+    """
+    reader = Reader(Path.cwd())
+    options = reader.read(ModelOptions, data, ("model",))
+    if reader.problems:
+        raise ConfigError(reader.problems)
+    return options
+
+
+def model_parts(options: ModelOptions) -> dict[tuple[StackName, str], Part]:
+    """The checked part of every slot of both stacks.
+
+    Raises:
+        ConfigError: with one line per problem.
+    """
+    problems: list[str] = []
+    found: dict[tuple[StackName, str], Part] = {}
+    stacks: tuple[StackName, StackName] = ("encoder", "decoder")
+    for stack in stacks:
+        for slot in SLOTS:
+            own = getattr(getattr(options, stack), slot) is not None
+            at = f"model.{stack}.{slot}" if own else f"model.{slot}"
+            made = part(at, options.slot(slot, stack), BASES[slot], FACTS[slot], problems)
+            if made is not None:
+                found[stack, slot] = made
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    return found
+
+
+def build_stack(options: ModelOptions, parts: Mapping[tuple[StackName, str], Part], name: StackName) -> Stack:
+    """One stack: its position object, its layers, and a last norm where the residual form asks for one."""
+    causal, width = name == "decoder", options.d_model
+    rates = options.dropout
+
+    def make_norm() -> Norm:
+        return parts[name, "norm"].build(dim=width)
+
+    def attention(layer: int) -> Attention:
+        return parts[name, "attention"].build(
+            dim=width,
+            num_heads=options.num_heads,
+            head_dim=options.key_width,
+            v_head_dim=options.value_width,
+            dropout=rates.attention,
+            layer=layer,
+        )
+
+    def block(layer: int) -> Block:
+        def make_residual() -> Residual:
+            return parts[name, "residual"].build(make_norm=make_norm, dropout=rates.residual, layer=layer)
+
+        feedforward = parts[name, "feedforward"].build(
+            dim=width, d_ff=options.d_ff, dropout=rates.feedforward, layer=layer
+        )
+        return Block(attention(layer), attention(layer) if causal else None, feedforward, make_residual)
+
+    position = parts[name, "position"].build(
+        dim=width,
+        num_heads=options.num_heads,
+        head_dim=options.key_width,
+        causal=causal,
+        max_length=options.max_length,
+    )
+    blocks = [block(layer) for layer in range(getattr(options, name).layers)]
+    needs_norm = parts[name, "residual"].kind.final_norm  # type: ignore[attr-defined]  # a Residual
+    return Stack(position, blocks, make_norm() if needs_norm else None, rates.embedding, causal)
+
+
+def build_objective(options: Mapping[str, Any], *, pad_id: int) -> Objective:
+    """The objective that `objective` describes.
+
+    Args:
+        options: `_target_` and the options.
+        pad_id: fact: the id of padding, which a smoothed target distribution may leave out.
+
+    Raises:
+        ConfigError: with one line per problem.
+    """
+    problems: list[str] = []
+    made = part("objective", options, Objective, frozenset({"pad_id"}), problems)
+    if made is None:
+        raise ConfigError(problems)
+    return made.build(pad_id=pad_id)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """The number of parameters, shared ones counted once."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,54 @@
+"""What only building shows to be wrong, found before any work: slots, their options, and how they fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_kit.config.build import BASES, FACTS, build_model, build_objective
+from transformer_kit.config.convert import Reader
+from transformer_kit.config.parts import part
+from transformer_kit.config.schema import SLOTS, Config, ModelOptions
+from transformer_kit.errors import ConfigError
+
+VOCABULARY = 7  # any size would do: nothing that is checked depends on it
+
+
+def model_problems(config: Config | Mapping[str, Any]) -> list[str]:
+    """One line per problem of `model` and `objective`.
+
+    Args:
+        config: a whole configuration, whose model is built on the meta device; or, where other parts are wrong, its
+            plain data, of which as much is checked as can be.
+    """
+    problems: list[str] = []
+    model = config.model if isinstance(config, Config) else _readable_model(config)
+    if isinstance(model, ModelOptions):
+        try:
+            build_model(model, VOCABULARY, VOCABULARY, device="meta")
+        except ConfigError as error:
+            problems += error.problems
+    else:
+        _check_slots(config, problems)
+    objective = config.objective if isinstance(config, Config) else config.get("objective")
+    if isinstance(objective, Mapping) and "_target_" in objective:
+        try:
+            build_objective(objective, pad_id=0)
+        except ConfigError as error:
+            problems += error.problems
+    return problems
+
+
+def _readable_model(data: Any) -> ModelOptions | None:
+    reader = Reader(Path.cwd())
+    model = reader.read(ModelOptions, data.get("model"), ("model",))
+    return None if reader.problems else model
+
+
+def _check_slots(data: Any, problems: list[str]) -> None:
+    model = data.get("model")
+    for slot in SLOTS if isinstance(model, Mapping) else ():
+        options = model.get(slot)
+        if isinstance(options, Mapping) and isinstance(options.get("_target_"), str):
+            part(f"model.{slot}", options, BASES[slot], FACTS[slot], problems)

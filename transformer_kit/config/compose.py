@@ -1,0 +1,315 @@
+"""Overrides and YAML to a typed configuration, with every error found before any work and told at once.
+
+- The usual case is one call of Hydra's Compose API and one typed reading of its result.
+- Only when Hydra refuses are the overrides tried one by one; those that fail are set aside, each with its line, and
+  the rest is read, so that a second mistake is not hidden by the first.
+- Environment values (`${oc.env:…}`) stay unresolved in what is saved; every other interpolation is resolved.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_module
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
+
+from transformer_kit.config import sources
+from transformer_kit.config.convert import MISSING, dotted
+from transformer_kit.config.overrides import (
+    Line,
+    group_problem,
+    how_to_quote,
+    key_problem,
+    known_keys,
+    one_line,
+    quoted,
+)
+from transformer_kit.config.plain import typed
+from transformer_kit.config.schema import ENTRIES, FREE_OF_WEIGHTS, SLOTS, Config
+from transformer_kit.errors import ConfigError
+
+CONFIG_MODULE = "transformer_kit.conf"
+
+
+def compose(
+    entry: str = "train",
+    overrides: Sequence[str] = (),
+    config_dirs: Sequence[str | Path] = (),
+    *,
+    check: bool = True,
+) -> Config:
+    """The configuration that `conf/<entry>.yaml`, the recipes and the overrides describe.
+
+    Args:
+        entry: a key of `ENTRIES`.
+        overrides: Hydra overrides, as typed on a command line.
+        config_dirs: folders of the user's own groups, `recipes/` and `variants/`; read after those of
+            `TKIT_CONFIG_PATH`.
+        check: also build the model without memory, which finds wrong slot options (and imports torch), and ask that
+            environment variables are set. `--cfg job` goes without.
+
+    Raises:
+        ConfigError: with one line per problem.
+    """
+    problems: list[str] = []
+    with session(config_dirs) as extra:
+        given = parse(overrides, problems)
+        good, tree = given, None if problems else _compose_all(entry, extra, given)
+        if tree is None:
+            good, tree = _compose_piecewise(entry, extra, given, problems)
+        data = _plain(tree, problems)
+    return typed(ENTRIES[entry], data, [item.canonical for item in good], problems, check=check)
+
+
+@contextmanager
+def session(config_dirs: Sequence[str | Path] = ()) -> Iterator[list[str]]:
+    """Hydra, ready to compose; yields the overrides that make it search the user's folders.
+
+    Raises:
+        ConfigError: a folder that is not there, a recipe that is no YAML.
+    """
+    problems: list[str] = []
+    extra = register(config_dirs, problems)
+    if problems:
+        raise ConfigError(problems)
+    GlobalHydra.instance().clear()
+    with initialize_config_module(CONFIG_MODULE, job_name="tkit", version_base="1.3"):
+        yield extra
+
+
+def register(config_dirs: Sequence[str | Path], problems: list[str]) -> list[str]:
+    """Store recipes, variants and the decoder's own slots; returns the overrides that name the user's folders."""
+    folders = sources.config_folders(config_dirs, problems)
+    store = ConfigStore.instance()
+    for group in sources.STORED:
+        store.repo.pop(group, None)  # what an earlier call stored for other folders
+    stored = {key: (path, "_global_") for key, path in sources.stored_files(folders).items()}
+    stored |= {key: (path, None) for key, path in sources.slot_files(folders, SLOTS).items()}
+    for (group, name), (path, package) in stored.items():
+        try:
+            node = OmegaConf.load(path)
+        except Exception as error:  # YAML errors of several libraries
+            problems.append(f"{path}: {one_line(error)}")
+            continue
+        store.store(name=name, node=node, group=group, package=package, provider="recipes")
+    return [f"hydra.searchpath={[f'file://{folder}' for folder in folders]!r}"] if folders else []
+
+
+def groups(parent: str = "") -> list[str]:
+    """Every group that can be chosen from, inside a `session`; Hydra's own left out."""
+    loader = GlobalHydra.instance().config_loader()
+    found: list[str] = []
+    for name in loader.list_groups(parent):
+        group = f"{parent}/{name}" if parent else name
+        if group == "hydra" or name.startswith("_"):
+            continue
+        if options(group):
+            found.append(group)
+        found += groups(group)
+    return sorted(found)
+
+
+def options(group: str) -> list[str]:
+    """The options of a group, inside a `session`."""
+    return sorted(GlobalHydra.instance().config_loader().get_group_options(group, ObjectType.CONFIG))
+
+
+def parse(overrides: Sequence[str], problems: list[str], *, sweep: bool = False) -> list[Line]:
+    """Parsed overrides; what cannot be parsed, or names several values where one is wanted, becomes a problem."""
+    found = []
+    for text in overrides:
+        try:
+            item = _parse_one(text)
+        except Exception as error:  # the parser raises errors of several kinds
+            what = "expected KEY=VALUE" if "=" not in text else f"{one_line(error)}; {how_to_quote(text)}"
+            problems.append(f"{text}: {what}")
+            continue
+        if item.is_sweep_override() and not sweep:
+            key = item.key_or_group
+            problems.append(
+                f"{text}: several values are a sweep: use `tkit ablate`; a list is written {key}=[a,b], "
+                f"one value with a comma '{key}=\"a,b\"'"
+            )
+            continue
+        found.append(_line(item))
+    return found
+
+
+def _parse_one(text: str) -> Override:
+    parser = OverridesParser.create()
+    try:
+        return parser.parse_override(text)
+    except Exception:
+        if quoted(text) == text:
+            raise
+        return parser.parse_override(quoted(text))  # `文件.txt`, `~/x`, `c=d`: one value, whatever is in it
+
+
+def _line(item: Override) -> Line:
+    swept = item.is_sweep_override()
+    value = None if swept else item.value()
+    shown = "" if item.is_delete() and value is None else item.get_value_element_as_str()
+    return Line(
+        text=str(item.input_line),
+        key=item.key_or_group,
+        value=value,
+        canonical=item.get_key_element() + (f"={shown}" if shown or not item.is_delete() else ""),
+        added=item.is_add() or item.is_force_add(),
+        deleted=item.is_delete(),
+    )
+
+
+def expand(overrides: Sequence[str]) -> list[list[str]]:
+    """The points of a sweep, each a list of overrides, in the order of Hydra's basic sweeper.
+
+    `a=1,2 b=x,y` makes four points, the last axis fastest; `range(…)`, `choice(…)` and `+variant=a,b` are axes as well.
+
+    Raises:
+        ConfigError: what cannot be parsed.
+    """
+    problems: list[str] = []
+    axes: dict[str, list[str]] = {}
+    parse(overrides, problems, sweep=True)
+    if problems:
+        raise ConfigError(problems)
+    for text in overrides:
+        item = _parse_one(text)
+        key = item.get_key_element()
+        if not item.is_sweep_override():
+            axes[key] = [str(item.input_line)]
+        elif item.is_discrete_sweep():
+            axes[key] = [f"{key}={value}" for value in item.sweep_string_iterator()]
+        else:
+            problems.append(f"{text}: an interval has no end of points; use range(start,stop,step)")
+    if problems:
+        raise ConfigError(problems)
+    return [list(point) for point in itertools.product(*axes.values())]
+
+
+def _compose_all(entry: str, extra: Sequence[str], given: Sequence[Line]) -> DictConfig | None:
+    """Everything at once, or None where Hydra refuses."""
+    try:
+        return hydra_compose(entry, [*extra, *(item.text for item in given)])
+    except Exception:  # Hydra raises errors of many kinds for one mistake; the slow path finds the words
+        return None
+
+
+def _compose_piecewise(
+    entry: str, extra: Sequence[str], given: Sequence[Line], problems: list[str]
+) -> tuple[list[Line], DictConfig]:
+    """The configuration of those overrides that can be applied, and a problem for each of the others."""
+    known = groups()
+    good: list[Line] = []
+
+    def try_one(item: Line, problem: str | None) -> None:
+        problem = problem or _refusal(entry, [*extra, *(other.text for other in good)], item)
+        if problem is None:
+            good.append(item)
+        else:
+            problems.append(problem)
+
+    for item in given:  # groups first: they bring the keys that the others change
+        if item.is_group(known):
+            try_one(item, group_problem(item, known, options))
+    tree = hydra_compose(entry, [*extra, *(item.text for item in good)])
+    keys = list(known_keys(OmegaConf.to_container(tree)))
+    for item in given:
+        if not item.is_group(known):
+            try_one(item, key_problem(item, keys))
+    return good, hydra_compose(entry, [*extra, *(item.text for item in good)])
+
+
+def _refusal(entry: str, before: Sequence[str], item: Line) -> str | None:
+    """What Hydra says against one more override, in one line."""
+    try:
+        hydra_compose(entry, [*before, item.text])
+    except Exception as error:  # see _compose_all
+        other = item.text.lstrip("+") if item.added else f"+{item.text}"
+        try:
+            hydra_compose(entry, [*before, other])
+        except Exception:
+            return f"{item.text}: {one_line(error)}"
+        return f"{item.text}: write {other}"
+    return None
+
+
+def _plain(tree: DictConfig, problems: list[str]) -> dict[str, Any]:
+    """Plain data with everything resolved but `${oc.env:…}`; interpolations that lead nowhere become problems."""
+    with open_dict(tree):
+        tree.pop("hydra", None)
+    OmegaConf.register_new_resolver("oc.env", _keep_env, replace=True)
+    try:
+        return _unmark(_resolve(tree, (), problems))
+    finally:
+        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
+
+
+def _keep_env(name: str, *default: str | None) -> str:
+    """Stands in for the resolver `oc.env`: a mark that `_unmark` turns back, as `${` would be resolved once more."""
+    return "\0" + ",".join([name, *("null" if value is None else str(value) for value in default)]) + "\1"
+
+
+def _unmark(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _unmark(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_unmark(value) for value in data]
+    return data.replace("\0", "${oc.env:").replace("\1", "}") if isinstance(data, str) else data
+
+
+def _resolve(node: DictConfig | ListConfig, at: tuple[str | int, ...], problems: list[str]) -> Any:
+    def value(key: Any) -> Any:
+        where = (*at, key)
+        if OmegaConf.is_missing(node, key):
+            return MISSING
+        try:
+            found = node[key]
+        except OmegaConfBaseException as error:
+            problems.append(f"{dotted(where)}: {one_line(error)}")
+            return MISSING
+        return _resolve(found, where, problems) if isinstance(found, DictConfig | ListConfig) else found
+
+    if isinstance(node, ListConfig):
+        return [value(index) for index in range(len(node))]
+    return {str(key): value(key) for key in node}
+
+
+def override_plain(data: dict[str, Any], overrides: Sequence[str], problems: list[str]) -> dict[str, Any]:
+    """The data of a saved configuration with overrides of `FREE_OF_WEIGHTS`, and of the group `decoding`."""
+    given = parse(overrides, problems)
+    chosen = [item for item in given if item.key == "decoding"]
+    if chosen:
+        with session():
+            bad = [problem for item in chosen if (problem := group_problem(item, groups(), options))]
+            tree = hydra_compose("train", [] if bad else [item.text for item in chosen])
+        problems += bad
+        data["decoding"] = _plain(tree, [])["decoding"]
+    keys = list(known_keys(data))
+    for item in given:
+        if item in chosen:
+            continue
+        problem = key_problem(item, keys)
+        if problem is None and not item.key.startswith(FREE_OF_WEIGHTS):
+            free = ", ".join(f"{key}…" for key in FREE_OF_WEIGHTS)
+            problem = f"{item.key}: cannot change after training; {free} can"
+        if problem is not None:
+            problems.append(problem)
+            continue
+        node: Any = data
+        *parents, last = item.key.split(".")
+        for key in parents:
+            node = node[int(key) if isinstance(node, list) else key]
+        node[int(last) if isinstance(node, list) else last] = item.value
+    return data

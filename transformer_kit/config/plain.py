@@ -1,0 +1,75 @@
+"""Plain data to a typed `Config`: environment values, absolute paths, and every remaining problem."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_kit.config.convert import Reader, absolute, dotted
+from transformer_kit.config.schema import Config, Source
+from transformer_kit.errors import ConfigError
+
+ENV = re.compile(r"\$\{oc\.env:([A-Za-z_][A-Za-z0-9_]*)(?:,([^{}]*))?\}")
+
+
+def typed(kind: type[Config], data: dict[str, Any], given: list[str], problems: list[str], *, check: bool) -> Config:
+    """The typed configuration of plain data, which is kept as its `plain()`.
+
+    Args:
+        kind: the class to read into.
+        data: complete plain data; its paths are made absolute in place.
+        given: the overrides that led here.
+        problems: what is known to be wrong already.
+        check: see `compose`.
+
+    Raises:
+        ConfigError: with every problem, those known already first.
+    """
+    named = {line.partition(":")[0] for line in problems}
+    reader = Reader(Path.cwd())
+    config = reader.read(kind, with_env(data, problems if check else None))
+    problems += [line for line in reader.problems if line.partition(":")[0] not in named]
+    for at in reader.paths:
+        _make_absolute(data, at, reader.base)
+    if check:
+        from transformer_kit.config.check import model_problems  # imports torch
+
+        problems += model_problems(config if isinstance(config, Config) else data)
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    config.source = Source(data, given)
+    return config
+
+
+def with_env(data: Any, problems: list[str] | None, at: tuple[str | int, ...] = ()) -> Any:
+    """`data` with environment values put in; a variable that is not set is a problem, or stays when None is given."""
+
+    def put(match: re.Match[str]) -> str:
+        name, default = match.group(1), match.group(2)
+        if name in os.environ:
+            return os.environ[name]
+        if default is not None:
+            return default.strip().strip("'\"")
+        if problems is not None:
+            problems.append(f"{dotted(at)}: the environment variable {name} is not set")
+        return match.group(0)
+
+    if isinstance(data, Mapping):
+        return {key: with_env(value, problems, (*at, key)) for key, value in data.items()}
+    if isinstance(data, list):
+        return [with_env(value, problems, (*at, index)) for index, value in enumerate(data)]
+    if not isinstance(data, str) or "${oc.env:" not in data:
+        return data
+    value = ENV.sub(put, data)
+    return None if value == "null" else value
+
+
+def _make_absolute(data: Any, at: tuple[str | int, ...], base: Path) -> None:
+    *parents, last = at
+    for key in parents:
+        data = data[key]
+    if not str(data[last]).startswith("${oc.env:"):  # the variable says where, and stays unresolved
+        data[last] = absolute(str(data[last]), base)

@@ -1,0 +1,77 @@
+"""The configuration of a run folder: plain YAML, read with `safe_load` alone, so that nothing in it is ever called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from transformer_kit.config.convert import absolute
+from transformer_kit.config.overrides import one_line
+from transformer_kit.config.plain import typed
+from transformer_kit.config.schema import FORMAT, Config
+from transformer_kit.errors import RunError
+
+FILE = "config.yaml"
+RENAMED: dict[str, str] = {}
+"""Classes of saved configurations that have moved: old `_target_` -> new `_target_`."""
+
+
+def load_run(folder: str | Path, overrides: Sequence[str] = (), *, check: bool = True) -> Config:
+    """The configuration of a run, `runs/<name>`, which may have been moved since it was written.
+
+    Args:
+        folder: the run folder.
+        overrides: of options that the weights do not depend on: `decoding.beam=8`, `trainer.device=cpu`;
+            `decoding=NAME` takes a whole group option.
+        check: see `compose`.
+
+    Raises:
+        RunError: no configuration there, or one that cannot be read.
+        ConfigError: with one line per problem.
+    """
+    data, problems = load_plain(folder), list[str]()
+    if overrides:
+        from transformer_kit.config.compose import override_plain  # imports Hydra, which a plain load does without
+
+        data = override_plain(data, overrides, problems)
+    place = Path(absolute(str(folder), Path.cwd()))
+    if isinstance(data.get("run"), dict):
+        data["run"] |= {"root": str(place.parent), "name": place.name}
+    return typed(Config, data, [], problems, check=check)
+
+
+def load_plain(folder: str | Path) -> dict[str, Any]:
+    """The plain data of `<folder>/config.yaml`, with classes that have moved since put right.
+
+    Raises:
+        RunError: no configuration there, one that cannot be read, or one of another format.
+    """
+    path = Path(folder) / FILE
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunError(f"{folder} is not a run folder: it holds no {FILE}") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RunError(f"{path} cannot be read: {one_line(error)}") from None
+    if not isinstance(data, dict) or "format" not in data:
+        raise RunError(f"{path} is not a saved configuration: it says no format")
+    if data["format"] != FORMAT:
+        raise RunError(f"{path} has format {data['format']!r}; this version reads format {FORMAT}")
+    return _renamed(data)
+
+
+def dump(data: dict[str, Any]) -> str:
+    """Plain data as YAML in the order given, which `load_plain` reads back to equal values."""
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _renamed(data: Any) -> Any:
+    if isinstance(data, dict):
+        kept = {key: _renamed(value) for key, value in data.items()}
+        if isinstance(kept.get("_target_"), str):
+            kept["_target_"] = RENAMED.get(kept["_target_"], kept["_target_"])
+        return kept
+    return [_renamed(value) for value in data] if isinstance(data, list) else data

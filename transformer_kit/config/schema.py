@@ -1,0 +1,215 @@
+"""The typed skeleton of every configuration: which keys there are, of which type, and what must hold between them.
+
+Options of a part stand beside its code (`<package>/options.py`); this module composes them. Defaults stand in the YAML
+of `conf/`, never here. `problems()` gives (key, message) pairs for what types cannot say.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any, Literal
+
+from transformer_kit.config.convert import INTERNAL, Slot
+from transformer_kit.data.options import DataOptions, TokenizerOptions
+from transformer_kit.decoding.options import DecodingOptions
+from transformer_kit.training.options import OptimizerOptions, ScheduleOptions, TrainerOptions
+
+FORMAT = 1
+"""The version of the saved configuration."""
+
+SLOTS = ("position", "norm", "residual", "attention", "feedforward")
+"""The open choices of a model: each one a group `model/<slot>`, and `model/decoder/<slot>` for the decoder alone."""
+
+Problems = list[tuple[str, str]]
+
+
+@dataclass
+class DropoutOptions:
+    """Dropout rates, each at its place."""
+
+    embedding: float
+    residual: float
+    attention: float
+    feedforward: float
+
+    def problems(self) -> Problems:
+        rates = vars(self).items()
+        return [(name, f"a rate is at least 0 and below 1, got {rate}") for name, rate in rates if not 0 <= rate < 1]
+
+
+@dataclass
+class StackOptions:
+    """One stack: its depth, and the slots in which it differs from the model's."""
+
+    layers: int
+    position: Slot | None = None
+    norm: Slot | None = None
+    residual: Slot | None = None
+    attention: Slot | None = None
+    feedforward: Slot | None = None
+
+    def problems(self) -> Problems:
+        return [] if self.layers >= 1 else [("layers", f"must be at least 1, got {self.layers}")]
+
+
+@dataclass
+class EmbeddingOptions:
+    scale: bool
+
+
+@dataclass
+class ModelOptions:
+    """An encoder–decoder: sizes, ties, dropout, and the parts that fill its slots."""
+
+    family: Literal["encoder_decoder"]
+    d_model: int
+    d_ff: int
+    num_heads: int
+    head_dim: int | None
+    v_head_dim: int | None
+    encoder: StackOptions
+    decoder: StackOptions
+    tie: Literal["three_way", "output", "none"]
+    embedding: EmbeddingOptions
+    max_length: int
+    init: str
+    dropout: DropoutOptions
+    position: Slot
+    norm: Slot
+    residual: Slot
+    attention: Slot
+    feedforward: Slot
+
+    @property
+    def key_width(self) -> int:
+        """K, the width of a head's queries and keys."""
+        return self.head_dim or self.d_model // self.num_heads
+
+    @property
+    def value_width(self) -> int:
+        """W, the width of a head's values."""
+        return self.v_head_dim or self.key_width
+
+    def slot(self, name: str, stack: Literal["encoder", "decoder"]) -> dict[str, Any]:
+        """The options of slot `name` in one stack."""
+        own = getattr(getattr(self, stack), name)
+        return dict(getattr(self, name) if own is None else own)
+
+    def problems(self) -> Problems:
+        found = []
+        for name in ("d_model", "d_ff", "num_heads", "head_dim", "v_head_dim", "max_length"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                found.append((name, f"must be at least 1, got {value}"))
+        if self.head_dim is None and self.num_heads >= 1 and self.d_model % self.num_heads:
+            found.append(
+                (
+                    "num_heads",
+                    f"d_model={self.d_model} does not divide into {self.num_heads} heads: give model.head_dim",
+                )
+            )
+        return found
+
+
+@dataclass
+class RunOptions:
+    """Where a run lives, and what happens when its folder already holds another configuration."""
+
+    root: str = field(metadata={"path": True})
+    name: str | None
+    resume: Literal["same", "changed"]
+    overwrite: bool
+
+    def problems(self) -> Problems:
+        if self.name is None:
+            return []
+        parts = PurePath(self.name).parts
+        if not parts or PurePath(self.name).is_absolute() or {"..", "."} & set(self.name.split("/")):
+            return [("name", f"{self.name!r} must be the name of a folder inside run.root")]
+        return []
+
+
+@dataclass
+class Source:
+    """What a configuration was made from.
+
+    Attributes:
+        plain: the complete configuration as plain data, environment values unresolved.
+        overrides: the overrides in Hydra's canonical spelling, in the order given.
+    """
+
+    plain: dict[str, Any]
+    overrides: list[str]
+
+
+@dataclass
+class Config:
+    """Everything that a training run needs; `tkit tokenize` reads its `data` and `tokenizer`."""
+
+    format: int
+    seed: int
+    run: RunOptions
+    model: ModelOptions
+    data: DataOptions
+    tokenizer: TokenizerOptions
+    objective: Slot
+    optimizer: OptimizerOptions
+    schedule: ScheduleOptions
+    trainer: TrainerOptions
+    decoding: DecodingOptions
+    source: Source = field(default_factory=lambda: Source({}, []), repr=False, compare=False, metadata=INTERNAL)
+
+    def plain(self) -> dict[str, Any]:
+        """The complete configuration as plain data, with `${oc.env:…}` unresolved and absolute paths."""
+        return copy.deepcopy(self.source.plain)
+
+    def problems(self) -> Problems:
+        found = []
+        if self.format != FORMAT:
+            found.append(("format", f"this version reads format {FORMAT}, got {self.format}"))
+        if not 0 <= self.seed < 2**63:
+            found.append(("seed", f"must be between 0 and 2^63 - 1, got {self.seed}"))
+        if self.model.tie == "three_way" and not self.tokenizer.joint:
+            found.append(
+                (
+                    "model.tie",
+                    "three_way shares one matrix between both languages and needs tokenizer.joint=true; "
+                    "separate vocabularies take model.tie=output or none",
+                )
+            )
+        return found
+
+
+@dataclass
+class AblationOptions:
+    """Where the tables of an ablation go."""
+
+    root: str = field(metadata={"path": True})
+    name: str | None
+
+
+@dataclass
+class AblateConfig(Config):
+    """A training configuration and where the table of its variants goes."""
+
+    ablation: AblationOptions = field(kw_only=True)
+
+
+ENTRIES: dict[str, type[Config]] = {"train": Config, "tokenize": Config, "ablate": AblateConfig}
+"""The top-level configurations `conf/<entry>.yaml`, each with its type."""
+
+
+def flatten(data: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of plain data with their dotted keys; a list and an empty mapping are leaves."""
+    if isinstance(data, dict) and data:
+        for key, value in data.items():
+            yield from flatten(value, f"{at}.{key}" if at else str(key))
+    else:
+        yield at, data
+
+
+FREE_OF_WEIGHTS = ("decoding.", "trainer.device", "trainer.threads", "trainer.precision")
+"""What `tkit translate` and `tkit evaluate` may change in the configuration of a trained run."""
