@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -26,7 +26,9 @@ from transformer_kit.nn.feedforward.base import FeedForward
 from transformer_kit.nn.norm.base import Norm
 from transformer_kit.nn.position.base import Position
 from transformer_kit.nn.residual.base import Residual
-from transformer_kit.objectives.base import Objective
+
+if TYPE_CHECKING:
+    from transformer_kit.objectives.base import Objective
 
 StackName = Literal["encoder", "decoder"]
 
@@ -167,6 +169,8 @@ def build_objective(options: Mapping[str, Any], *, pad_id: int) -> Objective:
     Raises:
         ConfigError: with one line per problem.
     """
+    from transformer_kit.objectives.base import Objective
+
     problems: list[str] = []
     made = part("objective", options, Objective, frozenset({"pad_id"}), problems)
     if made is None:
