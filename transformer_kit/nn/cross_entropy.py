@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Spread = Literal["all", "others", "others_but_pad"]
+SPREADS = ("all", "others", "others_but_pad")
 
 _BLOCK = 2**19  # logits that the softmax visits at a time on a CPU, so that its passes stay near the cache
 
