@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -40,6 +41,10 @@ class Precision:
     device: torch.device
     reason: str
 
+    def facts(self) -> tuple[str, str, str]:
+        """Device, format and reason, for the log."""
+        return str(self.device), self.name, self.reason
+
     def autocast(self) -> AbstractContextManager[object]:
         """The context in which a forward pass runs."""
         if self.name == "fp32":
@@ -60,7 +65,9 @@ def _multiplies_bf16(device: torch.device) -> tuple[bool, str]:
         fast = torch.cuda.get_device_capability(device) >= (8, 0)
         return fast, "this GPU multiplies bf16" if fast else "this GPU does not multiply bf16"
     if device.type == "cpu":
-        able = getattr(torch.cpu, "get_capabilities", dict)()  # newer than the oldest torch allowed
+        able: Mapping[str, object] = getattr(
+            torch.cpu, "get_capabilities", dict
+        )()  # newer than the oldest torch allowed
         for flag, what in (("amx_bf16", "AMX"), ("avx512_bf16", "AVX512-BF16")):
             if able.get(flag, False):
                 return True, f"this CPU multiplies bf16 ({what})"

@@ -1,0 +1,195 @@
+"""A model, an objective, a stream and options small enough to train in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from transformer_kit.batch import Batch, translation_batch
+from transformer_kit.console import NoProgress
+from transformer_kit.training.checkpoint import CheckpointStore
+from transformer_kit.training.loop import Trainer
+from transformer_kit.training.optimizer import build_optimizer
+from transformer_kit.training.options import METRICS, AverageOptions, OptimizerOptions, TrainerOptions
+from transformer_kit.training.precision import Precision
+
+VOCAB, WIDTH = 13, 5
+BASE = TrainerOptions(
+    steps=40,
+    tokens=None,
+    epochs=None,
+    minutes=None,
+    device="cpu",
+    threads=None,
+    precision="fp32",
+    accumulate_tokens=None,
+    clip_norm=1.0,
+    log_every=1,
+    validate_every=None,
+    save_every=None,
+    keep_last=3,
+    keep_best=1,
+    best_metric="loss",
+    patience=None,
+    average=AverageOptions(kind="none", count=1),
+    final="last",
+    max_skips=3,
+)
+
+
+class Model(nn.Module):
+    """Predicts a label from the token before it and the mean of the source; embedding and output are tied."""
+
+    def __init__(self, dropout: float = 0.2) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCAB, WIDTH)
+        self.middle = nn.Linear(WIDTH, WIDTH)
+        self.output = nn.Linear(WIDTH, VOCAB)
+        self.output.weight = self.embedding.weight
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, batch: Batch) -> Tensor:
+        assert batch.source is not None
+        weight = batch.source.valid[..., None]
+        source = (self.embedding(batch.source.ids) * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True)
+        hidden = torch.tanh(self.middle(self.embedding(batch.target.ids) + source))
+        return self.output(self.dropout(hidden))
+
+
+@dataclass(frozen=True)
+class Sums:
+    loss: Tensor
+    count: int
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Objective(nn.Module):
+    """Cross-entropy; `poison` makes the loss of some calls NaN."""
+
+    def __init__(self, poison: Callable[[int], bool] = lambda call: False) -> None:
+        super().__init__()
+        self.poison = poison
+        self.calls = 0
+
+    def forward(self, model: nn.Module, batch: Batch) -> Sums:
+        logits = model(batch)[batch.counted]
+        loss = nn.functional.cross_entropy(logits, batch.labels[batch.counted], reduction="sum")
+        self.calls += 1
+        if self.poison(self.calls):
+            loss = loss * float("nan")
+        correct = (logits.argmax(-1) == batch.labels[batch.counted]).sum()
+        return Sums(loss, batch.num_labels, {"nll": loss.detach(), "correct": correct})
+
+
+class Stream:
+    """Samples in an order of their own each epoch, `rows` a batch; records what it gives."""
+
+    def __init__(self, samples: int = 23, rows: int = 3, epoch: int = 0) -> None:
+        made = torch.Generator().manual_seed(7)
+        lengths = torch.randint(2, 8, (samples, 2), generator=made).tolist()
+        self.pairs = [[torch.randint(4, VOCAB, (n,), generator=made) for n in pair] for pair in lengths]
+        self.rows = rows
+        self.epoch = epoch
+        self.index = 0
+        self.given: list[list[int]] = []
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            order = torch.randperm(len(self.pairs), generator=torch.Generator().manual_seed(self.epoch)).tolist()
+            chunks = [order[i : i + self.rows] for i in range(0, len(order), self.rows)]
+            chunk = chunks[self.index]
+            self.index += 1
+            if self.index == len(chunks):
+                self.epoch, self.index = self.epoch + 1, 0
+            self.given.append(chunk)
+            yield self.batch(chunk)
+
+    def batch(self, chunk: list[int]) -> Batch:
+        sources, targets = zip(*(self.pairs[i] for i in chunk), strict=True)
+        return translation_batch(sources, targets, chunk, pad_id=0, bos_id=2, eos_id=3)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "batch": self.index}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.index = state["epoch"], state["batch"]
+
+
+class Rows:
+    """A tracker in memory."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def rewind(self, step: int, validated: int) -> None:
+        pass
+
+    def add(self, row: Any) -> None:
+        self.rows.append(dict(row))
+
+    def of(self, kind: str, *names: str) -> list[tuple[Any, ...]]:
+        return [tuple(row[name] for name in names) for row in self.rows if row["kind"] == kind]
+
+
+@dataclass
+class Setup:
+    """A trainer and everything that was put into it."""
+
+    trainer: Trainer
+    model: Model
+    stream: Stream
+    tracker: Rows
+    store: CheckpointStore
+    options: TrainerOptions
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Setup]:
+    """`make(steps=5, ...)`: options by name, and parts by name; the checkpoints stand in the test's folder."""
+
+    def build(
+        *,
+        validate: Callable[[nn.Module], dict[str, float]] = lambda model: {"loss": 1.0},
+        objective: nn.Module | None = None,
+        dropout: float = 0.2,
+        folder: str = "checkpoints",
+        stream: Any = None,
+        trackers: Any = None,
+        progress: Any = None,
+        schedule: Callable[[int], float] = lambda step: 0.01 / step,
+        **options: Any,
+    ) -> Setup:
+        chosen = replace(BASE, **options)
+        torch.manual_seed(3)
+        model, stream, tracker = Model(dropout), stream or Stream(), Rows()
+        store = CheckpointStore(
+            tmp_path / folder,
+            keep_last=chosen.keep_last,
+            keep_best=chosen.keep_best,
+            metric=chosen.best_metric,
+            higher_is_better=METRICS[chosen.best_metric] == "higher",
+        )
+        adam = OptimizerOptions(name="adam", betas=[0.9, 0.98], eps=1e-9, weight_decay=0.0)
+        trainer = Trainer(
+            model=model,
+            objective=objective or Objective(),
+            stream=stream,
+            optimizer=build_optimizer(adam, model.parameters()),
+            schedule=schedule,
+            options=chosen,
+            precision=Precision(chosen.precision, torch.device("cpu"), "as asked"),
+            store=store,
+            seed=11,
+            validate=validate,
+            progress=progress or NoProgress(),
+            trackers=[tracker, *(trackers or [])],
+        )
+        return Setup(trainer, model, stream, tracker, store, chosen)
+
+    return build

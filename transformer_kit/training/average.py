@@ -1,0 +1,59 @@
+"""The mean of several checkpoints' weights, and the choice of the weights that a run offers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from transformer_kit.errors import CheckpointError
+from transformer_kit.training.checkpoint import MODEL, Checkpoint, CheckpointStore
+from transformer_kit.training.options import TrainerOptions
+from transformer_kit.training.weights import load_tensors
+
+
+def average(paths: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of each tensor over safetensors files, summed in fp64; one file gives that file's tensors.
+
+    Integers cannot be averaged; the last file's are taken.
+
+    Raises:
+        CheckpointError: a file is damaged, or has other tensors than the first.
+    """
+    assert paths, "nothing to average"
+    tensors = load_tensors(paths[0])
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    sums = {name: tensor.to(torch.float64) for name, tensor in tensors.items() if tensor.is_floating_point()}
+    for path in paths[1:]:
+        tensors = load_tensors(path)
+        if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
+            raise CheckpointError(f"{path}: has other tensors than {paths[0]}; they cannot be averaged")
+        for name in sums:
+            sums[name] += tensors[name]
+    return {name: (sums[name] / len(paths)).to(t.dtype) if name in sums else t for name, t in tensors.items()}
+
+
+def final_weights(store: CheckpointStore, options: TrainerOptions) -> tuple[dict[str, Tensor], str, list[int]]:
+    """The weights that `trainer.final` asks for.
+
+    Returns:
+        The tensors; `best`, `average` or `last`; the steps that they come from. Without a validated checkpoint `best`
+        is the last one.
+    """
+    kind, chosen = _choose(store, options)
+    if not chosen:
+        raise CheckpointError(f"{store.folder}: no checkpoint to take the final model from")
+    return average([c.path / MODEL for c in chosen]), kind, [c.step for c in chosen]
+
+
+def _choose(store: CheckpointStore, options: TrainerOptions) -> tuple[str, list[Checkpoint]]:
+    if options.final == "average":
+        pick = store.best if options.average.kind == "best" else store.last
+        chosen = pick(options.average.count)
+        if chosen:
+            return "average", chosen
+    if options.final == "best" and (best := store.best(1)):
+        return "best", best
+    return "last", store.last(1)

@@ -1,0 +1,242 @@
+"""Checkpoints that survive kills, full disks and bad blocks.
+
+- A checkpoint is a folder `step_000500` with `model.safetensors`, `trainer.pt` (optimizer), `state.json` and
+  `manifest.json`, which holds the SHA-256 of the other three.
+- It is written as `step_000500.tmp`, flushed to disk, then renamed: a folder without a suffix is whole.
+- `.tmp`, `.gone` and `.old` are leftovers of a kill; `recover` clears them. `.damaged` failed its manifest.
+- Nothing is unpickled: weights are safetensors, the rest loads with `weights_only=True`.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from transformer_kit.errors import CheckpointError
+from transformer_kit.logs import get_logger
+from transformer_kit.training.files import flush, why_damaged, write_manifest
+from transformer_kit.training.weights import save_model
+
+log = get_logger(__name__)
+
+MODEL, TRAINER, STATE = "model.safetensors", "trainer.pt", "state.json"
+FILES = (MODEL, TRAINER, STATE)
+_NAME = re.compile(r"step_(\d{6,})")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint on disk.
+
+    Attributes:
+        step: the update after which it was written.
+        scores: validation's results at this step; empty if there was no validation.
+        regular: written by `save_every`, not because of an interruption, a good score or the end.
+    """
+
+    path: Path
+    step: int
+    scores: Mapping[str, float | None]
+    regular: bool
+
+    def state(self) -> dict[str, Any]:
+        """What `save` got as `state`."""
+        return _read_state(self.path)
+
+    def trainer_state(self) -> Any:
+        """What `save` got as `trainer_state`, its tensors on the CPU."""
+        path = self.path / TRAINER
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except (RuntimeError, OSError, EOFError, pickle.UnpicklingError, ValueError) as error:
+            raise CheckpointError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    try:
+        state = json.loads((path / STATE).read_text(encoding="utf-8"))
+        assert isinstance(state["step"], int)
+    except (OSError, ValueError, KeyError, TypeError, AssertionError):
+        raise CheckpointError(f"{path / STATE}: not the state of a training run") from None
+    return dict(state)
+
+
+class CheckpointStore:
+    """The checkpoints of one run: written atomically, pruned, found again.
+
+    Args:
+        folder: where the checkpoints stand; made when the first one is saved.
+        keep_last: how many regular checkpoints stay; the newest of all always does.
+        keep_best: how many of the best stay, by `metric`.
+        metric: a key of `scores`.
+        higher_is_better: the direction of `metric`.
+    """
+
+    def __init__(self, folder: Path, *, keep_last: int, keep_best: int, metric: str, higher_is_better: bool) -> None:
+        self.folder = folder
+        self._keep_last = keep_last
+        self._keep_best = keep_best
+        self._metric = metric
+        self._sign = 1.0 if higher_is_better else -1.0
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def all(self) -> list[Checkpoint]:
+        """Every checkpoint with a readable state, oldest first; files are not verified."""
+        found = []
+        for path in self.folder.iterdir() if self.folder.is_dir() else ():
+            if not (_NAME.fullmatch(path.name) and path.is_dir()):
+                continue
+            try:
+                state = _read_state(path)
+            except CheckpointError:
+                continue  # `latest_good` and `recover` say so
+            found.append(Checkpoint(path, state["step"], state.get("scores") or {}, bool(state.get("regular"))))
+        return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+    def latest_good(self) -> Checkpoint | None:
+        """The newest checkpoint whose files equal its manifest; one warning names those passed over."""
+        good, damaged = self._search()
+        self._warn(good, damaged)
+        return good
+
+    def last(self, count: int) -> list[Checkpoint]:
+        """The newest regular checkpoints, oldest first; the newest of all counts as regular."""
+        found = self.all()
+        return [c for c in found if c.regular or c is found[-1]][-count:]
+
+    def best(self, count: int) -> list[Checkpoint]:
+        """The best by the metric, best first; of equal scores the earlier; one without a finite score is none."""
+        return self._ranked(self.all())[:count]
+
+    def is_among_best(self, scores: Mapping[str, float | None]) -> bool:
+        """Would a checkpoint with these scores be kept for them?"""
+        merit = self._merit(scores)
+        kept = self.best(self._keep_best)
+        return merit is not None and (
+            len(kept) < self._keep_best or any(merit > self._sign * float(c.scores[self._metric] or 0) for c in kept)
+        )
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def save(self, model: nn.Module, trainer_state: Any, state: Mapping[str, Any]) -> Path | None:
+        """Write a checkpoint, then delete those that need not stay.
+
+        Args:
+            trainer_state: tensors, numbers, strings, lists and dicts.
+            state: JSON-able; `step` names the folder, `scores` and `regular` decide how long it stays.
+
+        Returns:
+            The folder, or None when it could not be written (a full disk): a warning says so and nothing is left of it.
+        """
+        final = self.folder / f"step_{state['step']:06d}"
+        temporary = final.with_suffix(".tmp")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._write(temporary, model, trainer_state, state)
+            _put_in_place(temporary, final)
+        except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors wrap OSError in their own
+            shutil.rmtree(temporary, ignore_errors=True)
+            log.warning("could not save %s: %s; training goes on", final, str(error).splitlines()[0])
+            return None
+        self._prune()
+        return final
+
+    def recover(self) -> Checkpoint | None:
+        """Clear what a kill left behind, set damaged checkpoints aside, and return the newest good one.
+
+        Only for the process that holds the run.
+        """
+        if not self.folder.is_dir():
+            return None
+        for path in self.folder.iterdir():
+            whole = path.with_suffix("")
+            if not _NAME.fullmatch(whole.name):
+                continue
+            if path.suffix == ".old" and not whole.exists():
+                path.rename(whole)  # killed between the two renames of a replacement
+            elif path.suffix in (".tmp", ".gone", ".old"):
+                shutil.rmtree(path, ignore_errors=True)
+        good, damaged = self._search()
+        for path in damaged:
+            aside = path.with_suffix(".damaged")
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
+        self._warn(good, damaged)
+        return good
+
+    def _write(self, folder: Path, model: nn.Module, trainer_state: Any, state: Mapping[str, Any]) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        save_model(folder / MODEL, model)
+        torch.save(trainer_state, folder / TRAINER)
+        (folder / STATE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+        write_manifest(folder, FILES)
+
+    def _search(self) -> tuple[Checkpoint | None, dict[Path, str]]:
+        """The newest good checkpoint, and the damaged ones after it with what is wrong."""
+        names = [p for p in self.folder.iterdir() if _NAME.fullmatch(p.name)] if self.folder.is_dir() else []
+        damaged: dict[Path, str] = {}
+        for path in sorted(names, key=lambda p: int(p.name.removeprefix("step_")), reverse=True):
+            wrong = why_damaged(path, FILES)
+            if wrong is None:
+                state = _read_state(path)
+                return Checkpoint(path, state["step"], state.get("scores") or {}, bool(state.get("regular"))), damaged
+            damaged[path] = wrong
+        return None, damaged
+
+    def _warn(self, good: Checkpoint | None, damaged: Mapping[Path, str]) -> None:
+        if damaged:
+            what = "; ".join(f"{path.name}: {wrong}" for path, wrong in damaged.items())
+            then = f"taking {good.path.name}" if good else "no good checkpoint is left"
+            log.warning("damaged checkpoint in %s (%s): %s", self.folder, what, then)
+
+    def _prune(self) -> None:
+        found = self.all()
+        stays = {c.path for c in self.last(self._keep_last)} | {c.path for c in self._ranked(found)[: self._keep_best]}
+        for checkpoint in found[:-1]:
+            if checkpoint.path not in stays:
+                _remove(checkpoint.path)
+
+    def _ranked(self, found: list[Checkpoint]) -> list[Checkpoint]:
+        scored = [(self._merit(c.scores), c) for c in found]
+        return [c for _, c in sorted(((m, c) for m, c in scored if m is not None), key=lambda pair: -pair[0])]
+
+    def _merit(self, scores: Mapping[str, float | None]) -> float | None:
+        """The score with its sign turned so that more is better; None where it is missing or not finite."""
+        value = scores.get(self._metric)
+        merit = None if value is None else self._sign * float(value)
+        return merit if merit is not None and abs(merit) < float("inf") else None
+
+
+def _put_in_place(temporary: Path, final: Path) -> None:
+    """Rename a finished folder; an older one of the same step gives way without a moment in which neither is whole."""
+    flush(temporary)
+    old = final.with_suffix(".old")
+    if final.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        final.rename(old)
+    temporary.rename(final)
+    flush(final.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    """Delete a checkpoint; a kill in between leaves `.gone`, never a checkpoint without some of its files."""
+    gone = path.with_suffix(".gone")
+    try:
+        path.rename(gone)
+    except OSError as error:
+        log.warning("could not delete %s: %s", path, error)
+        return
+    shutil.rmtree(gone, ignore_errors=True)

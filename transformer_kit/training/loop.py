@@ -1,0 +1,338 @@
+"""The training loop. It knows batches, sums and counters, and no objective by name.
+
+- One update: gather batches up to `accumulate_tokens` labels, then `update.py`.
+- A window with a non-finite gradient changes nothing but the counters and the cursor.
+- At a step boundary, in this order: log, stop if asked to, validate, save.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from transformer_kit.batch import Batch
+from transformer_kit.console import Progress
+from transformer_kit.errors import CheckpointError, Interrupted, RunError
+from transformer_kit.logs import get_logger
+from transformer_kit.training.checkpoint import MODEL, TRAINER, CheckpointStore
+from transformer_kit.training.optimizer import load_optimizer_state, optimizer_state
+from transformer_kit.training.options import TrainerOptions
+from transformer_kit.training.precision import Precision
+from transformer_kit.training.schedule import Schedule
+from transformer_kit.training.signals import StopFlag
+from transformer_kit.training.state import Budget, Interval, RunState
+from transformer_kit.training.step import Step
+from transformer_kit.training.tracker import Tracker, Trackers
+from transformer_kit.training.update import Updater
+from transformer_kit.training.weights import load_model
+
+log = get_logger(__name__)
+
+
+class Stream(Protocol):
+    """Batches without end, and where in them we are."""
+
+    @property
+    def epoch(self) -> int:
+        """How many passes over the data are complete: the epoch, from 0, of the next batch."""
+
+    def __iter__(self) -> Iterator[Batch]: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """The cursor as JSON-able data: the batch after the last one given."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to a cursor."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a training ended.
+
+    Attributes:
+        reason: steps, tokens, epochs, minutes or patience.
+        seconds: wall-clock time of all sessions.
+        tokens_per_second: target tokens of this session by the time spent in updates.
+        scores: the last validation.
+        best, best_step: the best score of `best_metric`; None where there was none.
+    """
+
+    reason: str
+    step: int
+    tokens: int
+    epochs: int
+    seconds: float
+    tokens_per_second: float
+    skipped: int
+    scores: Mapping[str, float]
+    best: float | None
+    best_step: int
+
+
+class Trainer:
+    """Train a model until a budget is used up, from the last good checkpoint on if there is one.
+
+    Args:
+        model: what is trained; moved to the device of `precision`.
+        objective: `objective(model, batch)` gives sums over the counted labels.
+        stream: training batches.
+        optimizer: over the model's parameters.
+        schedule: learning rate of update 1, 2, ….
+        options: how long and how; see TrainerOptions.
+        precision: device and number format of the forward pass.
+        store: checkpoints.
+        seed: of everything random.
+        validate: called without gradients, in evaluation mode; its result must hold `options.best_metric`.
+        progress: shown while it trains.
+        trackers: receive rows.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        objective: nn.Module,
+        stream: Stream,
+        optimizer: Optimizer,
+        schedule: Schedule,
+        options: TrainerOptions,
+        precision: Precision,
+        store: CheckpointStore,
+        seed: int,
+        validate: Callable[[nn.Module], Mapping[str, float]],
+        progress: Progress,
+        trackers: Sequence[Tracker],
+    ) -> None:
+        self.model = model
+        self.state = RunState()
+        self._step = Step(model, objective).to(precision.device)
+        self._updater = Updater(self._step, optimizer, schedule, precision, options.clip_norm, seed)
+        self._stream = stream
+        self._optimizer = optimizer
+        self._schedule = schedule
+        self._options = options
+        self._precision = precision
+        self._store = store
+        self._validate = validate
+        self._progress = progress
+        self._trackers = Trackers(trackers)
+        self._budget = Budget(options)
+        self._scores: dict[str, float] = {}
+        self._saved: tuple[int, int] | None = None  # step and last validated step of the newest checkpoint
+        self._began = 0.0
+        self._session = Interval()
+
+    def fit(self) -> Summary:
+        """Train.
+
+        Raises:
+            Interrupted: after SIGINT or SIGTERM, with the state saved; calling `fit` of a new Trainer goes on.
+            RunError: the gradient was not finite `max_skips` times in a row, or validation lacks the metric.
+            CheckpointError: the last state could not be saved, or the checkpoint is of another model.
+        """
+        with StopFlag() as stop:
+            self._resume()
+            batches = iter(self._stream)
+            self._began = time.monotonic() - self.state.seconds
+            log.info("training on %s in %s: %s", *self._precision.facts())
+            self._progress.start("training", self._fraction())
+            self._step.train()
+            try:
+                self._boundary(stop)  # a session may have ended between saving and validating
+                while (reason := self._budget.reached(self.state, self._stream.epoch)) is None:
+                    self._update(batches)
+                    self._report()
+                    self._boundary(stop)
+                self._finish()
+            finally:
+                self._progress.stop()
+        return self._summary(reason)
+
+    # -- one update ----------------------------------------------------------------------------------------------
+
+    def _update(self, batches: Iterator[Batch]) -> None:
+        began = time.perf_counter()
+        state = self.state
+        window = self._window(batches)
+        outcome = self._updater.run(window, attempt=state.step + state.skipped, step=state.step + 1)
+        if outcome.finite:
+            state.step += 1
+            state.tokens += outcome.labels
+            state.skipped_in_a_row = 0
+            for interval in (state.interval, self._session):
+                interval.add(outcome.labels, outcome.loss, outcome.norm, outcome.metrics)
+        else:
+            self._skip()
+        for batch in window:
+            state.interval.count(batch)
+        for interval in (state.interval, self._session):
+            interval.seconds += time.perf_counter() - began
+        state.seconds = time.monotonic() - self._began
+
+    def _window(self, batches: Iterator[Batch]) -> list[Batch]:
+        """The batches of one update; the last window of the last epoch may hold fewer labels than asked for."""
+        window = [next(batches)]
+        target, epochs = self._options.accumulate_tokens, self._options.epochs
+        labels = window[0].num_labels
+        while target is not None and labels < target and (epochs is None or self._stream.epoch < epochs):
+            window.append(next(batches))
+            labels += window[-1].num_labels
+        return window
+
+    def _skip(self) -> None:
+        state = self.state
+        state.skipped += 1
+        state.skipped_in_a_row += 1
+        log.warning("step %d: the gradient is not finite; skipped (%d so far)", state.step + 1, state.skipped)
+        if state.skipped_in_a_row >= self._options.max_skips:
+            kept = "no checkpoint yet" if self._saved is None else f"the last checkpoint is of step {self._saved[0]}"
+            raise RunError(
+                f"the gradient was not finite {state.skipped_in_a_row} times in a row after step {state.step} "
+                f"({kept}): lower the learning rate, set trainer.clip_norm, or try trainer.precision=fp32"
+            )
+
+    # -- step boundaries -----------------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        """Write a row if one is due; a skipped window is not a step."""
+        state = self.state
+        if state.skipped_in_a_row or state.step % self._options.log_every:
+            self._progress.update(self._fraction())
+            return
+        self._write_row()
+        state.interval = Interval()
+
+    def _write_row(self) -> None:
+        state = self.state
+        lr = self._schedule(state.step)
+        row = {**state.interval.row(), "lr": lr, "tokens": state.tokens, "skipped": state.skipped}
+        self._trackers.add({"kind": "train", "step": state.step, **row})
+        facts = {"step": f"{state.step:,}", "loss": f"{row['loss']:.3f}"}
+        if "perplexity" in row:
+            facts["ppl"] = f"{row['perplexity']:.4g}"
+        facts |= {"lr": f"{lr:.2e}", "tokens/s": f"{row['tokens_per_second']:,.0f}"}
+        self._progress.update(self._fraction(), facts)
+
+    def _boundary(self, stop: StopFlag) -> None:
+        """Between two updates: leave if asked to, else validate and save what is due."""
+        if stop:
+            self._leave(stop)
+        state = self.state
+        if state.step and _due(state.step, self._options.validate_every) and state.validated != state.step:
+            self._run_validation()
+        good = state.validated == state.step and self._store.is_among_best(self._scores)
+        if state.step and (good or _due(state.step, self._options.save_every)):
+            self._save()
+        if stop:  # asked to while it validated
+            self._leave(stop)
+
+    def _finish(self) -> None:
+        """After the last update: the last row, the last validation, the last checkpoint."""
+        state = self.state
+        if state.interval.updates:
+            self._write_row()  # an incomplete interval; it stays in the state in case the run is extended
+        if state.validated != state.step:
+            self._run_validation()
+        if not self._save():
+            raise CheckpointError(f"{self._store.folder}: training ended, but its last state could not be saved")
+
+    def _run_validation(self) -> None:
+        began = time.monotonic()
+        self._step.eval()
+        with torch.no_grad():
+            scores = {name: float(value) for name, value in self._validate(self.model).items()}
+        self._step.train()
+        state, metric = self.state, self._options.best_metric
+        if metric not in scores:
+            raise RunError(f"trainer.best_metric={metric}: validation gives only {', '.join(sorted(scores))}")
+        best = state.judge(scores[metric], metric)
+        state.validated = state.step
+        self._scores = scores
+        state.seconds = time.monotonic() - self._began
+        seconds = time.monotonic() - began
+        self._trackers.add({"kind": "validation", "step": state.step, **scores, "seconds": seconds})
+        said = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
+        log.info("step %d: validation  %s%s", state.step, said, "  (best)" if best else "")
+
+    def _save(self) -> bool:
+        """Write a checkpoint unless there is one of this very state; is there one now?"""
+        state = self.state
+        now = (state.step, state.validated)
+        if self._saved == now:
+            return True
+        scores = {name: value if math.isfinite(value) else None for name, value in self._scores.items()}
+        path = self._store.save(
+            self.model,
+            optimizer_state(self._optimizer, self.model),
+            {
+                "format": 1,
+                "step": state.step,
+                "regular": _due(state.step, self._options.save_every),
+                "scores": scores if state.validated == state.step else {},
+                "cursor": self._stream.state_dict(),
+                "run": state.plain(),
+            },
+        )
+        self._saved = now if path is not None else self._saved
+        return path is not None
+
+    def _leave(self, stop: StopFlag) -> None:
+        """Save and end the session.
+
+        Raises:
+            Interrupted: always.
+        """
+        what = f"stopped by {stop.name} after step {self.state.step}"
+        if self._save():
+            raise Interrupted(f"{what}; the state is saved: the same command goes on from there")
+        where = "there is no checkpoint" if self._saved is None else f"the last checkpoint is of step {self._saved[0]}"
+        raise Interrupted(f"{what}, but the state could not be saved: {where}")
+
+    def _resume(self) -> None:
+        if self._options.threads is not None:
+            torch.set_num_threads(self._options.threads)
+        found = self._store.recover()
+        if found is not None:
+            saved = found.state()
+            try:
+                cursor, run = saved["cursor"], saved["run"]
+            except KeyError as error:
+                raise CheckpointError(f"{found.path}: the state lacks {error}") from None
+            self.state = RunState.load(run, str(found.path))
+            self._scores = {k: math.nan if v is None else float(v) for k, v in found.scores.items()}
+            load_model(found.path / MODEL, self.model)
+            origin = str(found.path / TRAINER)
+            load_optimizer_state(self._optimizer, self.model, found.trainer_state(), origin)
+            self._stream.load_state_dict(cursor)
+            self._saved = (found.step, self.state.validated)
+            log.info("going on from step %d", found.step)
+        self._trackers.rewind(self.state.step, self.state.validated)
+
+    def _fraction(self) -> float:
+        return self._budget.fraction(self.state, self._stream.epoch)
+
+    def _summary(self, reason: str) -> Summary:
+        state, session = self.state, self._session
+        return Summary(
+            reason=reason,
+            step=state.step,
+            tokens=state.tokens,
+            epochs=self._stream.epoch,
+            seconds=state.seconds,
+            tokens_per_second=session.labels / session.seconds if session.seconds else 0.0,
+            skipped=state.skipped,
+            scores=self._scores,
+            best=state.best,
+            best_step=state.best_step,
+        )
+
+
+def _due(step: int, every: int | None) -> bool:
+    return every is not None and step % every == 0

@@ -1,0 +1,41 @@
+"""Ctrl-C and SIGTERM as a wish to stop, granted at the next step boundary."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopFlag:
+    """A context in which SIGINT and SIGTERM set a flag, once or several times, and do nothing else.
+
+    Outside the main thread Python takes no handlers; the flag then stays False. The handlers before are put back.
+    """
+
+    def __init__(self) -> None:
+        self._raised: int | None = None
+        self._before: dict[int, signal.Handlers | object] = {}
+
+    def __bool__(self) -> bool:
+        return self._raised is not None
+
+    @property
+    def name(self) -> str:
+        """The first signal that came, for the message."""
+        return "" if self._raised is None else signal.Signals(self._raised).name
+
+    def __enter__(self) -> StopFlag:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._set) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal returned
+
+    def _set(self, number: int, frame: FrameType | None) -> None:
+        if self._raised is None:
+            self._raised = number

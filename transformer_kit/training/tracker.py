@@ -1,0 +1,85 @@
+"""Where a run's numbers go. A tracker that fails is dropped with one warning: it never stops a training."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from transformer_kit.logs import get_logger
+
+log = get_logger(__name__)
+
+Row = Mapping[str, float | int | str | None]
+
+
+class Tracker(Protocol):
+    """Receives rows: `kind` is `train` or `validation`, `step` the update, the rest numbers."""
+
+    def rewind(self, step: int, validated: int) -> None:
+        """Training goes on after update `step`: forget later rows, and validations after update `validated`."""
+
+    def add(self, row: Row) -> None:
+        """Take one row."""
+
+
+class Jsonl:
+    """A JSON object per line; a number that is not finite is written as null, which JSON can hold.
+
+    Args:
+        path: appended to; made with the first row.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def rewind(self, step: int, validated: int) -> None:
+        """Rewrite the file without the rows that a resumed run will write again, nor half a line left by a kill."""
+        if not self._path.exists():
+            return
+        lines = self._path.read_text(encoding="utf-8", errors="replace").split("\n")
+        kept = [line for line in lines if _is_before(line, step, validated)]
+        temporary = self._path.with_name(self._path.name + ".tmp")
+        temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        os.replace(temporary, self._path)
+
+    def add(self, row: Row) -> None:
+        safe = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(safe) + "\n")
+
+
+def _is_before(line: str, step: int, validated: int) -> bool:
+    try:
+        row = json.loads(line)
+        return bool(row["step"] <= (validated if row["kind"] == "validation" else step))
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+class Trackers:
+    """Several trackers as one; any that raises is dropped."""
+
+    def __init__(self, trackers: Iterable[Tracker]) -> None:
+        self._live = list(trackers)
+
+    def rewind(self, step: int, validated: int) -> None:
+        for tracker in list(self._live):
+            try:
+                tracker.rewind(step, validated)
+            except Exception as error:  # whatever a tracker does, training goes on
+                self._drop(tracker, error)
+
+    def add(self, row: Row) -> None:
+        for tracker in list(self._live):
+            try:
+                tracker.add(row)
+            except Exception as error:
+                self._drop(tracker, error)
+
+    def _drop(self, tracker: Tracker, error: Exception) -> None:
+        self._live.remove(tracker)
+        log.warning("%s is off for the rest of this run: %s", type(tracker).__name__, error)

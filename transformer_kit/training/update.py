@@ -1,0 +1,109 @@
+"""One update of the parameters: forward and backward over a window of batches, the check, the clip, the step.
+
+- The loss of each batch is divided by the labels of the whole window before its backward pass: one division, so that
+  neither padding nor the number of batches changes anything.
+- Randomness comes from (seed, attempt, batch), so a resumed run draws what the unbroken one would have drawn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from transformer_kit.batch import Batch
+from transformer_kit.training.precision import Precision
+from transformer_kit.training.schedule import Schedule
+from transformer_kit.training.step import Step
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a window gave.
+
+    Attributes:
+        labels: real target tokens.
+        loss, metrics: sums over them.
+        norm: of the gradient of the mean loss, before clipping.
+        finite: False if the norm or the loss was not, and nothing was changed.
+    """
+
+    labels: int
+    loss: float
+    norm: float
+    metrics: Mapping[str, float]
+    finite: bool
+
+
+class Updater:
+    """Makes updates.
+
+    Args:
+        clip_norm: largest norm of the gradient; None does not clip.
+        seed: the run's.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        optimizer: Optimizer,
+        schedule: Schedule,
+        precision: Precision,
+        clip_norm: float | None,
+        seed: int,
+    ) -> None:
+        self._step = step
+        self._optimizer = optimizer
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._schedule = schedule
+        self._precision = precision
+        self._clip_norm = clip_norm
+        self._seed = seed
+
+    def run(self, window: Sequence[Batch], attempt: int, step: int) -> Outcome:
+        """Make update number `step` from a window of batches, unless its gradient or loss is not finite.
+
+        Args:
+            attempt: updates made and skipped before this one; seeds what is random in it.
+        """
+        labels = sum(batch.num_labels for batch in window)
+        self._optimizer.zero_grad(set_to_none=True)
+        sums = [self._backward(batch, derive_seed(self._seed, attempt, i), labels) for i, batch in enumerate(window)]
+        norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
+        names = ["norm", *(name for each in sums for name in each)]
+        # the only copy to the host: whether the update is made must be known here
+        values = torch.stack([norm, *(value for each in sums for value in each.values())]).tolist()
+        totals = {name: sum(v for n, v in zip(names, values, strict=True) if n == name) for name in names}
+        loss, norm_value = totals.pop("loss"), totals.pop("norm")
+        finite = math.isfinite(norm_value) and math.isfinite(loss)
+        if finite:
+            self._apply(norm, norm_value, step)
+        return Outcome(labels, loss, norm_value, totals, finite)
+
+    def _backward(self, batch: Batch, seed: int, labels: int) -> dict[str, Tensor]:
+        """Add one batch's share to the gradient; returns its sums, the loss among them."""
+        torch.manual_seed(seed)
+        with self._precision.autocast():
+            sums = self._step(batch.to(self._precision.device))
+        (sums.loss / max(1, labels)).backward()
+        return {"loss": sums.loss.detach(), **{name: value.detach() for name, value in sums.metrics.items()}}
+
+    def _apply(self, norm: Tensor, norm_value: float, step: int) -> None:
+        if self._clip_norm is not None and norm_value > self._clip_norm:
+            nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, norm)
+        lr = self._schedule(step)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        self._optimizer.step()
+
+
+def derive_seed(seed: int, attempt: int, batch: int) -> int:
+    """A 63-bit seed that mixes the run's seed, the attempt and the batch within it; near inputs give unlike seeds."""
+    digest = hashlib.blake2b(struct.pack("<qqq", seed, attempt, batch), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

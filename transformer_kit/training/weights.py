@@ -1,0 +1,78 @@
+"""Weights in safetensors files. Tied parameters are stored once and stay tied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from transformer_kit.errors import CheckpointError
+from transformer_kit.training.files import flush
+
+
+def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by name, each once, under the first of its names."""
+    named: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        named.setdefault(id(tensor), (name, tensor.detach()))
+    return dict(named.values())
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors to a safetensors file by way of a temporary one: `path` is either the old file or the new."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, {"format": "pt"})
+        flush(temporary)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file.
+
+    Raises:
+        CheckpointError: no such file, or not a whole safetensors file.
+    """
+    try:
+        return dict(load_file(path))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such file") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: not a whole safetensors file ({str(error).splitlines()[0]})") from None
+
+
+def save_model(path: Path, model: nn.Module) -> None:
+    """Write a model's weights; `load_model` reads them into a model of the same shape."""
+    save_tensors(path, unique_tensors(model))
+
+
+def load_model(path: Path, model: nn.Module) -> None:
+    """Read weights that `save_model` wrote into `model`, in place, so that ties stay ties.
+
+    Raises:
+        CheckpointError: the file is damaged, or is of a model with other parameters.
+    """
+    fill(model, load_tensors(path), str(path))
+
+
+@torch.no_grad()
+def fill(model: nn.Module, tensors: Mapping[str, Tensor], origin: str) -> None:
+    """Copy tensors into a model's own; `origin` names them in errors."""
+    own = unique_tensors(model)
+    wrong = [f"{name} is missing" for name in own if name not in tensors]
+    wrong += [f"{name} is not part of the model" for name in tensors if name not in own]
+    for name in own.keys() & tensors.keys():
+        if own[name].shape != tensors[name].shape:
+            wrong.append(f"{name} is {tuple(tensors[name].shape)}, the model's {tuple(own[name].shape)}")
+    if wrong:
+        more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise CheckpointError(f"{origin} does not fit the model: {'; '.join(sorted(wrong)[:3])}{more}")
+    for name, tensor in own.items():
+        tensor.copy_(tensors[name])
