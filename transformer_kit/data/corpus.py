@@ -50,7 +50,9 @@ class Flaws:
             what = f"{self.bad_utf8:,} line(s) are not valid UTF-8 (the first is line {self.first_bad})"
             lines.append(f"{name}: {what}; the bad bytes were read as U+FFFD")
         if self.nul:
-            lines.append(f"{name}: {self.nul:,} line(s) hold a NUL byte (the first is line {self.first_nul}); kept as is")
+            lines.append(
+                f"{name}: {self.nul:,} line(s) hold a NUL byte (the first is line {self.first_nul}); kept as is"
+            )
         return lines
 
 
@@ -214,9 +216,7 @@ def decode_chunk(chunk: RawChunk, paths: list[str], flaws: list[Flaws]) -> tuple
         paths: one per block, for messages.
         flaws: one per block; counts are added here.
     """
-    blocks = [
-        decode_lines(block, chunk.first_line, found) for block, found in zip(chunk.blocks, flaws, strict=True)
-    ]
+    blocks = [decode_lines(block, chunk.first_line, found) for block, found in zip(chunk.blocks, flaws, strict=True)]
     if len(blocks) == 2:
         return blocks[0], blocks[1]
     return split_columns(blocks[0], chunk.first_line, paths[0])

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 
 Problems = list[tuple[str, str]]
+TAG = re.compile(r"<(?!0x[0-9A-F]{2}>)[^\s<>]+>")  # <0x0A> is how a byte is spelt
+RESERVED = ("<pad>", "<unk>", "<s>", "</s>")
 PATH = {"path": True}  # relative ones resolve against the current folder
 
 
@@ -44,8 +47,8 @@ class CorpusOptions:
                     found.append((side, "no file is given; set it (or set `tsv`)"))
         if not 0 < self.weight < float("inf"):
             found.append(("weight", f"must be greater than 0, not {self.weight}"))
-        if self.tag is not None and (not self.tag or self.tag != "".join(self.tag.split())):
-            found.append(("tag", f"must be a word without spaces, such as <2de>, not {self.tag!r}"))
+        if self.tag is not None and (not TAG.fullmatch(self.tag) or self.tag in RESERVED):
+            found.append(("tag", f"must look like <2de> and be none of {', '.join(RESERVED)}; it is {self.tag!r}"))
         return found
 
 

@@ -33,7 +33,7 @@ class TextRule:
         return not (self.normalize or self.tokenize or self.lowercase)
 
     def apply(self, lines: list[str]) -> list[str]:
-        """The lines after normalisation, tokenisation and lower-casing, in this order."""
+        """The lines after lower-casing, normalisation and tokenisation, in this order (as Multi30k's publishers did)."""
         if self.trivial:
             return lines
         return [self._apply(line) for line in lines]
@@ -47,7 +47,7 @@ class TextRule:
     @cached_property
     def _apply(self) -> Callable[[str], str]:
         # Built once and kept: sacremoses compiles its tables in the constructors.
-        steps: list[Callable[[str], str]] = []
+        steps: list[Callable[[str], str]] = [str.lower] if self.lowercase else []
         if self.normalize:
             from sacremoses import MosesPunctNormalizer
 
@@ -57,8 +57,6 @@ class TextRule:
 
             tokenizer = MosesTokenizer(lang=self.language)
             steps.append(lambda line: str(tokenizer.tokenize(line, escape=False, return_str=True)))
-        if self.lowercase:
-            steps.append(str.lower)
 
         def chain(line: str) -> str:
             for step in steps:

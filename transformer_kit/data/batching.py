@@ -1,0 +1,272 @@
+"""Length-bucketed batches under a token budget.
+
+- Budget: rows × the longest side of the batch, with BOS or EOS and padding counted, is at most `tokens`.
+- Training: a pair that alone is over the budget is left out of the epoch and counted. Validation: it is its own batch.
+- An epoch's pairs are shuffled, taken in pools, sorted by length inside a pool, cut into batches, and the batches are
+  shuffled. Every draw comes from (seed, epoch, ...), so a cursor of a few numbers is enough to go on anywhere.
+- An epoch draws as many pairs as the corpora hold together. A corpus of n pairs and weight w gets a share proportional to
+  w · n^(1/temperature) and is walked through evenly: no pair is drawn again before all others of its corpus were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from transformer_kit.batch import Batch, Tokens
+from transformer_kit.data.dataset import ParallelDataset, TrainingCorpus
+from transformer_kit.data.encoding import resample
+from transformer_kit.data.options import BatchOptions, SamplingOptions
+from transformer_kit.data.ragged import Ints, Ragged, concatenate
+from transformer_kit.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
+from transformer_kit.errors import DataError
+
+ORDER, PASS, SHUFFLE = 1, 2, 3  # what a random draw is for
+
+
+def make_batch(source: Ragged, target: Ragged, sample_ids: Ints) -> Batch:
+    """The padded batch of B pairs: the encoder reads `source EOS`, the decoder `BOS target` and predicts `target EOS`.
+
+    Shape: source (B, S) with S the longest source plus one; target and labels (B, T) with T the longest target plus one.
+    """
+    begin, labels = _blocks(target)
+    lengths = torch.from_numpy(target.lengths + 1)
+    counted = labels.valid
+    return Batch(
+        source=_blocks(source)[1],
+        target=Tokens(begin, counted, labels.at, labels.full),
+        labels=labels.ids,
+        counted=counted,
+        num_labels=int(lengths.sum()),
+        sample_ids=torch.from_numpy(np.asarray(sample_ids, np.int64)),
+    )
+
+
+def _blocks(rows: Ragged) -> tuple[torch.Tensor, Tokens]:
+    # Two (B, L) blocks with L the longest row plus one: `BOS row` and `row EOS`.
+    lengths = rows.lengths
+    width = int(lengths.max()) + 1
+    at = np.arange(width)
+    inside = at < lengths[:, None]  # (B, L): cells of the rows themselves, without EOS
+    end = np.full(inside.shape, PAD_ID, np.int64)
+    end[inside] = rows.flat
+    end[np.arange(len(rows)), lengths] = EOS_ID
+    begin = np.full(inside.shape, PAD_ID, np.int64)
+    begin[:, 0] = BOS_ID
+    begin[:, 1:][inside[:, :-1]] = rows.flat
+    valid = at <= lengths[:, None]
+    tokens = Tokens(
+        torch.from_numpy(end),
+        torch.from_numpy(valid),
+        torch.from_numpy(np.where(valid, at, 0)),
+        full=bool((lengths + 1 == width).all()),
+    )
+    return torch.from_numpy(begin), tokens
+
+
+def cut(costs: Ints, tokens: int) -> list[tuple[int, int]]:
+    """Spans of consecutive rows with rows × highest cost ≤ tokens, each as long as possible; one row at least.
+
+    Args:
+        costs: (rows,) the longer side of each row with BOS or EOS.
+    """
+    spans, start = [], 0
+    while start < len(costs):
+        window = np.maximum.accumulate(costs[start : start + max(1, tokens // int(costs[start]))])
+        fitting = int(np.searchsorted(window * np.arange(1, len(window) + 1), tokens, side="right"))
+        end = start + max(1, fitting)
+        spans.append((start, end))
+        start = end
+    return spans
+
+
+def by_length(sources: Ints, targets: Ints) -> NDArray[np.int64]:
+    """An order that puts pairs of similar lengths side by side; equal pairs keep their order."""
+    return np.lexsort((sources, targets, np.maximum(sources, targets)))
+
+
+def eval_batches(dataset: ParallelDataset, tokens: int, max_length: int | None = None) -> Iterator[Batch]:
+    """Every pair of a data set once, sorted by length. A pair over the budget is its own batch.
+
+    Args:
+        max_length: both sides are cut to this many tokens, BOS or EOS included (what a position table holds).
+    """
+    source, target = dataset.source_lengths, dataset.target_lengths
+    order = by_length(source, target)
+    costs = np.maximum(source, target)[order].astype(np.int64) + 1
+    if max_length is not None:
+        costs = np.minimum(costs, max_length)
+    for start, end in cut(costs, tokens):
+        rows = order[start:end]
+        sides = [dataset.ids(side, rows) for side in ("source", "target")]
+        if max_length is not None:
+            sides = [side.cut(max_length - 1) for side in sides]
+        yield make_batch(sides[0], sides[1], rows)
+
+
+class BatchStream:
+    """Endless training batches over a mixture of corpora.
+
+    `state_dict()` taken after a batch resumes at the next one.
+
+    Args:
+        corpora: the mixture.
+        options: budget and pool.
+        temperature: above 1 draws small corpora more often than their size says.
+        seed: another seed gives another order.
+        sampling: subword sampling; encodes each pool anew by (seed, epoch, sample id) when its alpha is above 0.
+        tokenizers: needed for sampling only.
+
+    Attributes:
+        epoch: how many epochs are complete.
+        over_budget: pairs left out so far in this epoch, as they alone were over the budget.
+
+    Raises:
+        DataError: no pair fits the budget.
+    """
+
+    def __init__(
+        self,
+        corpora: Sequence[TrainingCorpus],
+        options: BatchOptions,
+        *,
+        temperature: float,
+        seed: int,
+        sampling: SamplingOptions,
+        tokenizers: Tokenizers,
+    ) -> None:
+        self.corpora, self.options, self.seed = list(corpora), options, seed
+        self.sampling, self.tokenizers = sampling, tokenizers
+        sizes = np.array([len(corpus.dataset) for corpus in corpora])
+        self._bases = np.concatenate(([0], np.cumsum(sizes)))  # the first global sample id of each corpus
+        self._quotas = quotas(sizes, np.array([corpus.weight for corpus in corpora]), temperature)
+        self.epoch = self._pool = self._next = self._batch = 0
+        self.over_budget = 0
+        shortest = min(
+            int(np.maximum(corpus.dataset.source_lengths, corpus.dataset.target_lengths).min()) for corpus in corpora
+        )
+        if shortest + 1 > options.tokens:
+            raise DataError(
+                f"0 of {sizes.sum():,} training pairs fit data.batch.tokens={options.tokens}: the shortest needs "
+                f"{shortest + 1}; raise data.batch.tokens"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The cursor, as plain numbers: epoch, batch within the epoch, and where that is in terms of pools."""
+        return {"epoch": self.epoch, "batch": self._batch, "pool": self._pool, "batch_in_pool": self._next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self._batch = int(state["epoch"]), int(state["batch"])
+        self._pool, self._next = int(state["pool"]), int(state["batch_in_pool"])
+
+    def __iter__(self) -> Iterator[Batch]:
+        order, order_epoch, barren = self._order(self.epoch), self.epoch, 0
+        while True:
+            if order_epoch != self.epoch:
+                order, order_epoch = self._order(self.epoch), self.epoch
+            size = self.options.pool
+            ids = order[self._pool * size : (self._pool + 1) * size]
+            last = (self._pool + 1) * size >= len(order)
+            source, target = self._encode(ids)
+            spans, by = self._plan(source, target)
+            barren = 0 if spans else barren + len(ids)
+            if barren > 2 * len(order):  # only sampling can come here: its lengths change from epoch to epoch
+                raise DataError("no training pair fits data.batch.tokens with this subword sampling; raise it")
+            while self._next < len(spans):
+                start, end = spans[self._next]
+                rows = np.sort(by[start:end])
+                batch = make_batch(source.gather(rows), target.gather(rows), ids[rows])
+                self._next += 1
+                self._batch += 1
+                if self._next == len(spans):
+                    self._turn(last)
+                    yield batch
+                    break
+                yield batch
+            else:
+                self._turn(last)
+
+    def _turn(self, last: bool) -> None:
+        # Move the cursor behind a pool; behind the last one an epoch is complete.
+        self._next = 0
+        self._pool += 1
+        if last:
+            self.epoch += 1
+            self._pool = self._batch = 0
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        # (pairs of an epoch,): the global ids drawn in this epoch, shuffled.
+        self.over_budget = 0
+        drawn = []
+        for number, quota in enumerate(self._quotas.tolist()):
+            base, size = int(self._bases[number]), int(self._bases[number + 1] - self._bases[number])
+            if quota == size:
+                drawn.append(np.arange(base, base + size))
+                continue
+            # The corpus is an endless row of shuffled passes; each epoch takes the next `quota` of it.
+            first, stop = epoch * quota, (epoch + 1) * quota
+            for turn in range(first // size, -(-stop // size)):
+                shuffled = self._random(PASS, number, turn).permutation(size) + base
+                drawn.append(shuffled[max(0, first - turn * size) : stop - turn * size])
+        return self._random(ORDER, epoch).permutation(np.concatenate(drawn))
+
+    def _random(self, *what: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, *what])
+
+    def _encode(self, ids: NDArray[np.int64]) -> tuple[Ragged, Ragged]:
+        # The pool's rows, in the order of `ids`.
+        owner = np.searchsorted(self._bases, ids, side="right") - 1
+        grouped = np.argsort(owner, kind="stable")
+        sides: dict[str, list[Ragged]] = {"source": [], "target": []}
+        for number, corpus in enumerate(self.corpora):
+            rows = ids[owner == number] - self._bases[number]
+            for side, parts in sides.items():
+                parts.append(self._side(corpus.dataset, side, rows, rows + self._bases[number]))
+        source, target = (concatenate(parts) for parts in sides.values())
+        if len(self.corpora) == 1:
+            return source, target
+        back = np.argsort(grouped)
+        return source.gather(back), target.gather(back)
+
+    def _side(self, dataset: ParallelDataset, side: str, rows: Ints, ids: Ints) -> Ragged:
+        if self.sampling.alpha == 0:
+            return dataset.ids(side, rows)
+        tokenizer = self.tokenizers.source if side == "source" else self.tokenizers.target
+        tag = dataset.about.tag if side == "source" else None
+        seeds = sample_seeds(self.seed, self.epoch, 0 if side == "source" else 1, ids)
+        return resample(tokenizer, dataset.normal(side, rows), seeds, self.sampling.alpha, self.sampling.nbest, tag)
+
+    def _plan(self, source: Ragged, target: Ragged) -> tuple[list[tuple[int, int]], NDArray[np.int64]]:
+        # Spans of batches in shuffled order, and the order of rows that they cut.
+        lengths = source.lengths, target.lengths
+        costs = np.maximum(*lengths) + 1
+        by = by_length(*lengths)
+        by = by[costs[by] <= self.options.tokens]
+        if self._next == 0:
+            self.over_budget += len(source) - len(by)
+        spans = cut(costs[by], self.options.tokens)
+        shuffled = self._random(SHUFFLE, self.epoch, self._pool).permutation(len(spans))
+        return [spans[number] for number in shuffled], by
+
+
+def quotas(sizes: NDArray[np.int64], weights: NDArray[np.float64], temperature: float) -> NDArray[np.int64]:
+    """How many pairs of each corpus an epoch draws: Σ sizes, shared out in proportion to weight · size^(1/temperature)."""
+    shares = weights * sizes ** (1.0 / temperature)
+    exact = shares / shares.sum() * sizes.sum()
+    whole = np.floor(exact + 1e-9).astype(np.int64)
+    missing = int(sizes.sum() - whole.sum())
+    whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1  # to the largest remainders
+    return whole
+
+
+def sample_seeds(seed: int, epoch: int, side: int, ids: Ints) -> NDArray[np.int64]:
+    """(rows,) 31-bit seeds that depend on all four (the finaliser of SplitMix64)."""
+    start = np.random.SeedSequence([seed, epoch, side]).generate_state(1, np.uint64)[0]
+    mixed = start + (np.asarray(ids).astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return (mixed >> np.uint64(33)).astype(np.int64)

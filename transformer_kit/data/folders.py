@@ -1,0 +1,89 @@
+"""Folders that are there as a whole or not at all, and what identifies the files of a corpus."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from transformer_kit.data.corpus import FileFacts, scan
+from transformer_kit.errors import DataError
+
+FACTS = "files.json"
+SETTLED = 2.0  # seconds after which a file's time stamp would show a further change
+
+
+@contextmanager
+def new_folder(final: Path) -> Iterator[Path]:
+    """A temporary folder beside `final` that takes its name when the block ends well, and vanishes when it does not.
+
+    Raises:
+        DataError: the disk is full or the place cannot be written.
+    """
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
+    except OSError as error:
+        raise DataError(f"{final.parent}: cannot be written ({error.strerror}); choose another data.cache") from None
+    try:
+        yield made
+        made.chmod(0o755)  # mkdtemp's folders are private
+        try:
+            made.rename(final)
+        except OSError:
+            if not final.is_dir():  # else another process was faster, and its folder has the same content
+                raise
+    except OSError as error:
+        raise DataError(
+            f"{final}: cannot be written ({error.strerror}); free some space or change data.cache"
+        ) from None
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def key_of(value: Any) -> str:
+    """SHA-256 of plain data, in hexadecimal."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def facts_of(path: Path, cache: Path) -> FileFacts:
+    """`scan(path)`, remembered in the cache for as long as the file's size, times and inode stay the same."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return scan(path)  # which says what is wrong
+    stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]
+    name = str(path.resolve())
+    known = _read_facts(cache)
+    if name in known and known[name]["stamp"] == stamp:
+        return FileFacts(**known[name]["facts"])
+    facts = scan(path)
+    if time.time() - stat.st_ctime > SETTLED and path.stat().st_mtime_ns == stat.st_mtime_ns:
+        _remember(cache, name, {"stamp": stamp, "facts": asdict(facts)})
+    return facts
+
+
+def _read_facts(cache: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        found = json.loads((cache / FACTS).read_text(encoding="utf-8"))
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _remember(cache: Path, name: str, entry: dict[str, Any]) -> None:
+    # Only a shortcut: a cache that cannot be written is no error here. It is made by the first prepared folder.
+    if not cache.is_dir():
+        return
+    with suppress(OSError), tempfile.NamedTemporaryFile("w", dir=cache, delete=False, encoding="utf-8") as file:
+        json.dump(_read_facts(cache) | {name: entry}, file)
+        file.close()
+        os.replace(file.name, cache / FACTS)

@@ -1,0 +1,112 @@
+"""Rows of different lengths in two flat arrays, in memory or mapped from files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Row i is `flat[offsets[i] : offsets[i + 1]]`.
+
+    Attributes:
+        flat: all rows' values behind each other.
+        offsets: (rows + 1,) int64.
+    """
+
+    flat: Ints
+    offsets: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> Ints:
+        return self.flat[self.offsets[row] : self.offsets[row + 1]]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """(rows,) int64."""
+        return np.diff(self.offsets)
+
+    def gather(self, rows: Ints) -> Ragged:
+        """The chosen rows, in the given order, in memory."""
+        starts = self.offsets[rows]
+        offsets = offsets_of(self.offsets[rows + 1] - starts)
+        # Value k of the result stands `starts - offsets` further right in `flat`, a shift that is constant in each row.
+        where = np.repeat(starts - offsets[:-1], np.diff(offsets)) + np.arange(offsets[-1])
+        return Ragged(np.asarray(self.flat[where]), offsets)
+
+    def cut(self, longest: int) -> Ragged:
+        """Rows shortened to at most `longest` values."""
+        lengths = self.lengths
+        if not len(lengths) or lengths.max() <= longest:
+            return self
+        within = np.arange(len(self.flat)) - np.repeat(self.offsets[:-1], lengths)
+        return Ragged(self.flat[within < longest], offsets_of(np.minimum(lengths, longest)))
+
+
+def offsets_of(lengths: Ints) -> NDArray[np.int64]:
+    """(rows + 1,): where each row starts, and the end."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def from_lists(rows: Sequence[Sequence[int]]) -> Ragged:
+    """int32 rows in memory."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    flat = np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum()))
+    return Ragged(flat, offsets_of(lengths))
+
+
+def from_bytes(rows: Sequence[bytes]) -> Ragged:
+    """uint8 rows in memory."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    return Ragged(np.frombuffer(b"".join(rows), np.uint8), offsets_of(lengths))
+
+
+def concatenate(parts: Sequence[Ragged]) -> Ragged:
+    """The rows of all parts, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = np.concatenate([part.lengths for part in parts])
+    return Ragged(np.concatenate([part.flat for part in parts]), offsets_of(lengths))
+
+
+class RaggedWriter:
+    """Appends rows to `NAME.values` and `NAME.offsets`, holding none of them in memory."""
+
+    def __init__(self, folder: Path, name: str, dtype: str) -> None:
+        self.dtype = dtype
+        self._values = open(folder / f"{name}.values", "wb")  # noqa: SIM115
+        self._offsets = open(folder / f"{name}.offsets", "wb")  # noqa: SIM115
+        self._end = 0
+        np.zeros(1, np.int64).tofile(self._offsets)
+
+    def append(self, rows: Ragged) -> None:
+        rows.flat.astype(self.dtype).tofile(self._values)
+        (rows.offsets[1:] + self._end).tofile(self._offsets)
+        self._end += int(rows.offsets[-1])
+
+    def close(self) -> None:
+        self._values.close()
+        self._offsets.close()
+
+
+def map_ragged(folder: Path, name: str, dtype: str) -> Ragged:
+    """What a `RaggedWriter` wrote, mapped into memory."""
+    return Ragged(_map(folder / f"{name}.values", dtype), _map(folder / f"{name}.offsets", "int64"))
+
+
+def _map(path: Path, dtype: str) -> NDArray:
+    if path.stat().st_size == 0:  # nothing to map
+        return np.zeros(0, dtype)
+    return np.memmap(path, dtype, mode="r")
