@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -26,11 +26,10 @@ from transformer_kit.nn.feedforward.base import FeedForward
 from transformer_kit.nn.norm.base import Norm
 from transformer_kit.nn.position.base import Position
 from transformer_kit.nn.residual.base import Residual
-
-if TYPE_CHECKING:
-    from transformer_kit.objectives.base import Objective
+from transformer_kit.objectives.base import Objective
 
 StackName = Literal["encoder", "decoder"]
+STACKS: tuple[StackName, StackName] = ("encoder", "decoder")
 
 BASES: dict[str, type[nn.Module]] = {
     "position": Position,
@@ -46,7 +45,7 @@ FACTS: dict[str, frozenset[str]] = {
     "attention": frozenset({"dim", "num_heads", "head_dim", "v_head_dim", "dropout", "layer"}),
     "feedforward": frozenset({"dim", "d_ff", "dropout", "layer"}),
 }
-"""What the builder offers to each slot; a test compares it with what is passed below."""
+"""What the builder offers to each slot."""
 
 
 def build_model(
@@ -68,7 +67,10 @@ def build_model(
         ConfigError: with one line per problem.
     """
     options = model if isinstance(model, ModelOptions) else read_model(model)
-    parts = model_parts(options)
+    problems: list[str] = []
+    parts = model_parts(options, problems)
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
     if options.tie == "three_way" and source_vocab != target_vocab:
         raise ConfigError(
             f"model.tie: three_way needs one vocabulary for both languages; these have {source_vocab} and "
@@ -99,64 +101,69 @@ def read_model(data: Mapping[str, Any]) -> ModelOptions:
     return options
 
 
-def model_parts(options: ModelOptions) -> dict[tuple[StackName, str], Part]:
-    """The checked part of every slot of both stacks.
+Parts = dict[tuple[StackName, str], Part]
 
-    Raises:
-        ConfigError: with one line per problem.
-    """
-    problems: list[str] = []
-    found: dict[tuple[StackName, str], Part] = {}
-    stacks: tuple[StackName, StackName] = ("encoder", "decoder")
-    for stack in stacks:
+
+def model_parts(options: ModelOptions, problems: list[str]) -> Parts:
+    """The checked part of every slot of both stacks; a slot with a problem is left out, and the problem noted."""
+    found: Parts = {}
+    for stack in STACKS:
         for slot in SLOTS:
             own = getattr(getattr(options, stack), slot) is not None
             at = f"model.{stack}.{slot}" if own else f"model.{slot}"
             made = part(at, options.slot(slot, stack), BASES[slot], FACTS[slot], problems)
             if made is not None:
                 found[stack, slot] = made
-    if problems:
-        raise ConfigError(list(dict.fromkeys(problems)))
     return found
 
 
-def build_stack(options: ModelOptions, parts: Mapping[tuple[StackName, str], Part], name: StackName) -> Stack:
+def build_slot(options: ModelOptions, parts: Parts, stack: StackName, slot: str, layer: int = 0) -> Any:
+    """A new object of a slot, with the facts that the builder knows.
+
+    Args:
+        options: the model's sizes and rates.
+        parts: from `model_parts`.
+        stack: which stack it is for.
+        slot: a name in `SLOTS`.
+        layer: the number of its layer, from 0.
+
+    Raises:
+        ConfigError: the constructor refuses a value.
+    """
+    facts = {
+        "dim": options.d_model,
+        "d_ff": options.d_ff,
+        "num_heads": options.num_heads,
+        "head_dim": options.key_width,
+        "v_head_dim": options.value_width,
+        "max_length": options.max_length,
+        "causal": stack == "decoder",
+        "layer": layer,
+        "dropout": getattr(options.dropout, slot, None),
+        "make_norm": lambda: build_slot(options, parts, stack, "norm"),
+    }
+    return parts[stack, slot].build(**{name: facts[name] for name in FACTS[slot]})
+
+
+def build_stack(options: ModelOptions, parts: Parts, name: StackName) -> Stack:
     """One stack: its position object, its layers, and a last norm where the residual form asks for one."""
-    causal, width = name == "decoder", options.d_model
-    rates = options.dropout
-
-    def make_norm() -> Norm:
-        return parts[name, "norm"].build(dim=width)
-
-    def attention(layer: int) -> Attention:
-        return parts[name, "attention"].build(
-            dim=width,
-            num_heads=options.num_heads,
-            head_dim=options.key_width,
-            v_head_dim=options.value_width,
-            dropout=rates.attention,
-            layer=layer,
-        )
 
     def block(layer: int) -> Block:
-        def make_residual() -> Residual:
-            return parts[name, "residual"].build(make_norm=make_norm, dropout=rates.residual, layer=layer)
+        def make(slot: str) -> Any:
+            return build_slot(options, parts, name, slot, layer)
 
-        feedforward = parts[name, "feedforward"].build(
-            dim=width, d_ff=options.d_ff, dropout=rates.feedforward, layer=layer
-        )
-        return Block(attention(layer), attention(layer) if causal else None, feedforward, make_residual)
+        cross = make("attention") if name == "decoder" else None
+        return Block(make("attention"), cross, make("feedforward"), lambda: make("residual"))
 
-    position = parts[name, "position"].build(
-        dim=width,
-        num_heads=options.num_heads,
-        head_dim=options.key_width,
-        causal=causal,
-        max_length=options.max_length,
-    )
     blocks = [block(layer) for layer in range(getattr(options, name).layers)]
-    needs_norm = parts[name, "residual"].kind.final_norm  # type: ignore[attr-defined]  # a Residual
-    return Stack(position, blocks, make_norm() if needs_norm else None, rates.embedding, causal)
+    residual: type[Residual] = parts[name, "residual"].kind
+    return Stack(
+        position=build_slot(options, parts, name, "position"),
+        blocks=blocks,
+        final_norm=build_slot(options, parts, name, "norm") if residual.final_norm else None,
+        dropout=options.dropout.embedding,
+        causal=name == "decoder",
+    )
 
 
 def build_objective(options: Mapping[str, Any], *, pad_id: int) -> Objective:
@@ -169,8 +176,6 @@ def build_objective(options: Mapping[str, Any], *, pad_id: int) -> Objective:
     Raises:
         ConfigError: with one line per problem.
     """
-    from transformer_kit.objectives.base import Objective
-
     problems: list[str] = []
     made = part("objective", options, Objective, frozenset({"pad_id"}), problems)
     if made is None:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_kit.config.build import BASES, FACTS, build_model, build_objective
+import torch
+
+from transformer_kit.config.build import BASES, FACTS, build_model, build_objective, build_slot, model_parts
 from transformer_kit.config.convert import Reader
 from transformer_kit.config.parts import part
 from transformer_kit.config.schema import SLOTS, Config, ModelOptions
@@ -25,10 +27,7 @@ def model_problems(config: Config | Mapping[str, Any]) -> list[str]:
     problems: list[str] = []
     model = config.model if isinstance(config, Config) else _readable_model(config)
     if isinstance(model, ModelOptions):
-        try:
-            build_model(model, VOCABULARY, VOCABULARY, device="meta")
-        except ConfigError as error:
-            problems += error.problems
+        problems += _build_problems(model)
     else:
         _check_slots(config, problems)
     objective = config.objective if isinstance(config, Config) else config.get("objective")
@@ -38,6 +37,26 @@ def model_problems(config: Config | Mapping[str, Any]) -> list[str]:
         except ConfigError as error:
             problems += error.problems
     return problems
+
+
+def _build_problems(model: ModelOptions) -> list[str]:
+    """What the slots' constructors refuse, each slot by itself, and then what the whole refuses."""
+    problems: list[str] = []
+    parts = model_parts(model, problems)
+    with torch.device("meta"):
+        for stack, slot in parts:
+            if slot == "residual" and (stack, "norm") not in parts:
+                continue  # it is made with a norm
+            try:
+                build_slot(model, parts, stack, slot)
+            except ConfigError as error:
+                problems += error.problems
+    if not problems:
+        try:
+            build_model(model, VOCABULARY, VOCABULARY, device="meta")
+        except ConfigError as error:
+            problems += error.problems
+    return list(dict.fromkeys(problems))
 
 
 def _readable_model(data: Any) -> ModelOptions | None:

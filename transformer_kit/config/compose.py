@@ -198,6 +198,40 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
     return [list(point) for point in itertools.product(*axes.values())]
 
 
+def compose_points(overrides: Sequence[str], config_dirs: Sequence[str | Path] = ()) -> list[Config]:
+    """The training configuration of every point of a sweep, in the order of `expand`.
+
+    Raises:
+        ConfigError: with one line per problem of any point; what several points share is told once.
+    """
+    points = expand(overrides)
+    configs: list[Config] = []
+    found: dict[str, list[str]] = {}  # problem -> the points that have it
+    for point in points:
+        try:
+            configs.append(compose("ablate", point, config_dirs))
+        except ConfigError as error:
+            for line in error.problems:
+                found.setdefault(line, []).append(" ".join(point))
+    if found:
+        raise ConfigError([line if len(at) == len(points) else f"{line} [in {at[0]}]" for line, at in found.items()])
+    return configs
+
+
+def hydra_arguments(overrides: Sequence[str], config_dirs: Sequence[str | Path], *, sweep: bool = False) -> list[str]:
+    """What Hydra's own main function is given: the overrides, quoted where needed, and the user's folders.
+
+    Raises:
+        ConfigError: what cannot be parsed, or a folder that is not there.
+    """
+    problems: list[str] = []
+    lines = parse(overrides, problems, sweep=sweep)
+    extra = register(config_dirs, problems)
+    if problems:
+        raise ConfigError(problems)
+    return [*extra, *(item.text for item in lines)]
+
+
 def _compose_all(entry: str, extra: Sequence[str], given: Sequence[Line]) -> DictConfig | None:
     """Everything at once, or None where Hydra refuses."""
     try:

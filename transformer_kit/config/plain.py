@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def typed(kind: type[Config], data: dict[str, Any], given: list[str], problems: 
         problems += model_problems(config if isinstance(config, Config) else data)
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
-    config.source = Source(data, given)
+    config.source = Source({field.name: data[field.name] for field in fields(kind) if field.name in data}, given)
     return config
 
 
