@@ -7,7 +7,7 @@ masked by length.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -41,8 +41,8 @@ class Tokens:
     def to(self, device: torch.device | str) -> Tokens:
         if self.ids.device == torch.device(device):
             return self
-        move = {"ids": self.ids.to(device), "valid": self.valid.to(device), "at": self.at.to(device)}
-        return replace(self, **move, document=None if self.document is None else self.document.to(device))
+        document = None if self.document is None else self.document.to(device)
+        return Tokens(self.ids.to(device), self.valid.to(device), self.at.to(device), self.full, document)
 
 
 def pad(rows: Sequence[Sequence[int] | Tensor], pad_id: int, side: Side = "right", length: int | None = None) -> Tokens:

@@ -4,8 +4,8 @@
 - Training: a pair that alone is over the budget is left out of the epoch and counted. Validation: it is its own batch.
 - An epoch's pairs are shuffled, taken in pools, sorted by length inside a pool, cut into batches, and the batches are
   shuffled. Every draw comes from (seed, epoch, ...), so a cursor of a few numbers is enough to go on anywhere.
-- An epoch draws as many pairs as the corpora hold together. A corpus of n pairs and weight w gets a share proportional to
-  w · n^(1/temperature) and is walked through evenly: no pair is drawn again before all others of its corpus were.
+- An epoch draws as many pairs as the corpora hold together. A corpus of n pairs and weight w gets a share proportional
+  to w · n^(1/temperature) and is walked through evenly: no pair is drawn again before all others of its corpus were.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ORDER, PASS, SHUFFLE = 1, 2, 3  # what a random draw is for
 def make_batch(source: Ragged, target: Ragged, sample_ids: Ints) -> Batch:
     """The padded batch of B pairs: the encoder reads `source EOS`, the decoder `BOS target` and predicts `target EOS`.
 
-    Shape: source (B, S) with S the longest source plus one; target and labels (B, T) with T the longest target plus one.
+    Shape: source (B, S), S the longest source plus one; target and labels (B, T), T the longest target plus one.
     """
     begin, labels = _blocks(target)
     lengths = torch.from_numpy(target.lengths + 1)
@@ -236,7 +236,7 @@ class BatchStream:
         if self.sampling.alpha == 0:
             return dataset.ids(side, rows)
         tokenizer = self.tokenizers.source if side == "source" else self.tokenizers.target
-        tag = dataset.about.tag if side == "source" else None
+        tag = dataset.about.tag if side == "source" else []
         seeds = sample_seeds(self.seed, self.epoch, 0 if side == "source" else 1, ids)
         return resample(tokenizer, dataset.normal(side, rows), seeds, self.sampling.alpha, self.sampling.nbest, tag)
 
@@ -254,7 +254,7 @@ class BatchStream:
 
 
 def quotas(sizes: NDArray[np.int64], weights: NDArray[np.float64], temperature: float) -> NDArray[np.int64]:
-    """How many pairs of each corpus an epoch draws: Σ sizes, shared out in proportion to weight · size^(1/temperature)."""
+    """How many pairs of each corpus an epoch draws: Σ sizes in all, in proportion to weight · size^(1/temperature)."""
     shares = weights * sizes ** (1.0 / temperature)
     exact = shares / shares.sum() * sizes.sum()
     whole = np.floor(exact + 1e-9).astype(np.int64)

@@ -111,7 +111,7 @@ def open_text(path: Path | str) -> Iterator[io.BufferedReader]:
         with open(path, "rb") as raw:
             if raw.peek(2)[:2] == b"\x1f\x8b":
                 with gzip.GzipFile(fileobj=raw, mode="rb") as unpacked:
-                    yield io.BufferedReader(unpacked, BLOCK)  # type: ignore[type-var, arg-type]
+                    yield io.BufferedReader(unpacked, BLOCK)
             else:
                 yield raw
     except FileNotFoundError:

@@ -33,7 +33,7 @@ class About:
         key: the fingerprint of text, tokenizer and options.
         tokenizer: the fingerprint of the tokenizers.
         names: the corpora in it.
-        tag: the id in front of each source, or None.
+        tag: the id in front of each source, if any.
         counts: what was read, kept and dropped.
         warnings: flaws of the text.
         dtype: of the ids.
@@ -43,7 +43,7 @@ class About:
     key: str
     tokenizer: str
     names: list[str]
-    tag: int | None
+    tag: list[int]
     counts: Counts
     warnings: list[str]
     dtype: str
@@ -154,8 +154,8 @@ def read_about(folder: Path) -> About:
             if (folder / name).stat().st_size != size:
                 raise DataError(damaged)
         counts = record.pop("counts")
-        sides = {side: SideCounts(**counts.pop(side)) for side in SIDES}
-        return About(**record, counts=Counts(**counts, **sides))
+        source, target = (SideCounts(**counts.pop(side)) for side in SIDES)
+        return About(**record, counts=Counts(**counts, source=source, target=target))
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(damaged) from None
 

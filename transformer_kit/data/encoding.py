@@ -78,17 +78,14 @@ class Encoder:
     """Encodes the chunks of one corpus; travels to worker processes.
 
     Attributes:
+        tokenizers: marked with the corpus's tag and prefix.
         paths: the corpus's files, for messages.
-        prefix: text in front of each source line.
-        tag: the id in front of each source, or None.
         filter: what stays; None keeps all.
         keep_normal: keep the text after the rule as well (subword sampling encodes it again each epoch).
     """
 
     tokenizers: Tokenizers
     paths: list[str]
-    prefix: str
-    tag: int | None
     filter: FilterOptions | None
     keep_normal: bool
 
@@ -100,8 +97,7 @@ class Encoder:
             (not (source and target) or source.isspace() or target.isspace()
              for source, target in zip(sources, targets, strict=True)), bool, read
         )  # fmt: skip
-        prefixed = [self.prefix + line for line in sources] if self.prefix else sources
-        source_normal = self.tokenizers.source.normalize(prefixed)
+        source_normal = self.tokenizers.source.normalize(sources)
         target_normal = self.tokenizers.target.normalize(targets)
         source_ids = self.tokenizers.source.cut(source_normal)
         target_ids = self.tokenizers.target.cut(target_normal)
@@ -114,8 +110,8 @@ class Encoder:
             found = np.bincount(why[why >= 0], minlength=len(REASONS)).tolist()
             counts.dropped = {reason: count for reason, count in zip(REASONS, found, strict=True) if count}
         pick = keep.tolist()
-        source = self._side(sources, source_normal, source_ids, pick, self.tag, counts.source)
-        target = self._side(targets, target_normal, target_ids, pick, None, counts.target)
+        source = self._side(sources, source_normal, source_ids, pick, self.tokenizers.source.tag_ids, counts.source)
+        target = self._side(targets, target_normal, target_ids, pick, [], counts.target)
         return EncodedChunk(source, target, counts, flaws)
 
     def _judge(self, sources: list[list[int]], targets: list[list[int]], blank: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -139,7 +135,7 @@ class Encoder:
         normal: list[str],
         ids: list[list[int]],
         pick: list[int],
-        tag: int | None,
+        tag: list[int],
         counts: SideCounts,
     ) -> EncodedSide:
         kept_lines = [lines[row] for row in pick]
@@ -148,7 +144,7 @@ class Encoder:
         plain = from_lists(kept)
         counts.tokens = len(plain.flat)
         counts.unknown = int(np.count_nonzero(plain.flat == UNK_ID))
-        encoded = plain if tag is None else from_lists([[tag, *row] for row in kept])
+        encoded = from_lists([tag + row for row in kept]) if tag else plain
         text = from_bytes([line.encode() for line in kept_lines])
         return EncodedSide(
             encoded, text, from_bytes([normal[row].encode() for row in pick]) if self.keep_normal else None
@@ -156,15 +152,15 @@ class Encoder:
 
 
 def resample(
-    tokenizer: Tokenizer, normal: Ragged, seeds: NDArray[np.int64], alpha: float, nbest: int, tag: int | None
+    tokenizer: Tokenizer, normal: Ragged, seeds: NDArray[np.int64], alpha: float, nbest: int, tag: list[int]
 ) -> Ragged:
     """Ids of random segmentations of rows of UTF-8 text.
 
     Args:
         seeds: (rows,) one seed each.
         alpha, nbest: as in `SamplingOptions`.
-        tag: the id to put in front of each row, or None.
+        tag: ids to put in front of each row.
     """
     lines = [normal[row].tobytes().decode() for row in range(len(normal))]
     ids = tokenizer.sample(lines, seeds.tolist(), alpha, nbest)
-    return from_lists(ids if tag is None else [[tag, *row] for row in ids])
+    return from_lists([tag + row for row in ids] if tag else ids)

@@ -24,7 +24,7 @@ class CorpusOptions:
         source, target: the two files (relative paths resolve against the current folder).
         tsv: the one file, instead of `source` and `target`.
         weight: how often it is drawn, relative to the other corpora of the mixture (> 0).
-        tag: a marker such as `<2de>` that becomes one control piece in front of each source. User text never produces it.
+        tag: a marker such as `<2de>` that becomes one control piece in front of each source; text never produces it.
         prefix: plain text put in front of each source line.
     """
 
@@ -148,6 +148,8 @@ class DataOptions:
         found: Problems = []
         if self.generate is not None:
             found += _under("generate", self.generate.problems())
+            if {self.source_language, self.target_language} != {"en", "de"}:
+                found.append(("generate", "the languages of demo_phrases are en and de, in either direction"))
             if self.train or self.valid or self.test:
                 found.append(("generate", "generated data leave no room for `train`, `valid` and `test`: drop one"))
         elif not self.train:

@@ -100,17 +100,23 @@ def with_generated(data: DataOptions) -> DataOptions:
     from transformer_kit.data import synthetic
 
     assert synthetic.__file__ is not None
-    code = hashlib.sha256(Path(synthetic.__file__).read_bytes()).hexdigest()
+    module = Path(synthetic.__file__)
+    code = [
+        hashlib.sha256(path.read_bytes()).hexdigest() for path in (module, *sorted(module.parent.glob("phrases/*.py")))
+    ]
     folder = Path(data.cache).expanduser() / f"{data.generate.name}-{key_of([asdict(data.generate), code])[:16]}"
     if not folder.is_dir():
         with new_folder(folder) as made:
             synthetic.generate(made, data.generate.seed)
-    languages = data.source_language, data.target_language
-    splits = {}
-    for split in ("train", "valid", "test"):
-        source, target = (folder / f"{split}.{language}" for language in languages)
-        splits[split] = [CorpusOptions(name=f"{data.generate.name}.{split}", source=str(source), target=str(target))]
-    return replace(data, generate=None, **splits)
+    name = data.generate.name
+
+    def split(which: str) -> list[CorpusOptions]:
+        source, target = (
+            str(folder / f"{which}.{language}") for language in (data.source_language, data.target_language)
+        )
+        return [CorpusOptions(name=f"{name}.{which}", source=source, target=target)]
+
+    return replace(data, generate=None, train=split("train"), valid=split("valid"), test=split("test"))
 
 
 def find_tokenizers(data: DataOptions, options: TokenizerOptions, train: list[_Corpus], cache: Path) -> Tokenizers:
@@ -227,12 +233,11 @@ def _write(
     dtype = "uint16" if size <= 1 << 16 else "int32"
     writer = DatasetWriter(folder, dtype, normal)
     counts, warnings = Counts(), []
-    tag: int | None = None
     try:
         for corpus in corpora:
-            options, paths = corpus.options, [str(path) for path in corpus.paths]
-            tag = None if options.tag is None else tokenizers.source.tag_id(options.tag)
-            encoder = Encoder(tokenizers, paths, options.prefix or "", tag, filters, normal)
+            paths = [str(path) for path in corpus.paths]
+            marked = tokenizers.marked(corpus.options.tag, corpus.options.prefix)
+            encoder = Encoder(marked, paths, filters, normal)
             flaws = [Flaws() for _ in paths]
             for chunk in ordered_map(encoder, raw_chunks(corpus.paths, CHUNK), workers):
                 writer.append(chunk)
@@ -251,5 +256,5 @@ def _write(
             f"{', '.join(names)}: 0 of {counts.read:,} pairs left ({why}); "
             "loosen data.filter (min_length, max_length, max_ratio) or check the files"
         )
-    writer.finish(About(key, tokenizers.fingerprint, names, tag, counts, warnings, dtype, normal))
+    writer.finish(About(key, tokenizers.fingerprint, names, marked.source.tag_ids, counts, warnings, dtype, normal))
     return counts

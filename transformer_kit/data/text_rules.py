@@ -33,7 +33,7 @@ class TextRule:
         return not (self.normalize or self.tokenize or self.lowercase)
 
     def apply(self, lines: list[str]) -> list[str]:
-        """The lines after lower-casing, normalisation and tokenisation, in this order (as Multi30k's publishers did)."""
+        """The lines lower-cased, normalised and tokenised, in this order (that of Multi30k's publishers)."""
         if self.trivial:
             return lines
         return [self._apply(line) for line in lines]

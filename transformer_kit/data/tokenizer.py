@@ -1,7 +1,7 @@
 """Text to piece ids and back, with everything needed for it stored in one folder.
 
-- The pieces are SentencePiece's. Ids: 0 padding, 1 unknown, 2 BOS, 3 EOS, then tags; text never produces 0, 2, 3 or a tag,
-  so a literal `</s>` is five characters.
+- The pieces are SentencePiece's. Ids: 0 padding, 1 unknown, 2 BOS, 3 EOS, then tags; text never produces 0, 2, 3 or a
+  tag, so a literal `</s>` is four characters.
 - The text rule (Moses, lower-casing) is part of the tokenizer: `encode` applies it and `decode` undoes it.
 - With byte fallback U+2581, which SentencePiece uses for the space, is escaped first, so that no character is lost.
 - The fingerprint is a SHA-256 over the vocabulary and the rule: another tokenizer of equal size is told apart.
@@ -35,17 +35,21 @@ class Tokenizer:
     Args:
         model: a serialized SentencePiece model.
         rule: what happens to a line before.
+        tag: `encode` puts this tag's id in front of each row.
+        prefix: `encode` puts this text in front of each line.
 
     Attributes:
         vocab_size: number of ids.
-        fingerprint: SHA-256 of model and rule, in hexadecimal.
+        fingerprint: SHA-256 of model and rule, in hexadecimal; tag and prefix are no part of it.
+
+    Raises:
+        DataError: a damaged model, or a tag that it was not trained with.
     """
 
     pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
 
-    def __init__(self, model: bytes, rule: TextRule) -> None:
-        self.model = model
-        self.rule = rule
+    def __init__(self, model: bytes, rule: TextRule, tag: str | None = None, prefix: str = "") -> None:
+        self.model, self.rule, self.tag, self.prefix = model, rule, tag, prefix
         try:
             self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
@@ -55,29 +59,24 @@ class Tokenizer:
             raise DataError(f"the SentencePiece model numbers pad, unk, BOS, EOS {special}; they must be (0, 1, 2, 3)")
         self.vocab_size: int = len(self._pieces)
         self._byte_fallback = self._pieces.piece_to_id("<0x00>") != UNK_ID
+        self.tag_ids = [] if tag is None else [self._tag_id(tag)]
 
-    def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes, TextRule]]:
-        return Tokenizer, (self.model, replace(self.rule))  # a fresh rule: compiled Moses tables do not travel
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[Any, ...]]:
+        # A fresh rule: compiled Moses tables do not travel.
+        return Tokenizer, (self.model, replace(self.rule), self.tag, self.prefix)
 
     @cached_property
     def fingerprint(self) -> str:
         return hashlib.sha256(self.model + json.dumps(asdict(self.rule), sort_keys=True).encode()).hexdigest()
 
     def normalize(self, lines: list[str]) -> list[str]:
-        """The lines after the text rule, as `cut` expects them."""
-        return self.rule.apply(lines)
+        """The lines after prefix and text rule, as `cut` expects them."""
+        return self.rule.apply([self.prefix + line for line in lines] if self.prefix else lines)
 
-    def encode(self, lines: list[str], *, sample_seed: int | None = None) -> list[list[int]]:
-        """Ids of each line, without BOS and EOS.
-
-        Args:
-            sample_seed: unused when None; else each line is encoded with BPE-dropout or a sampled segmentation at
-                SentencePiece's usual strength 0.1, reproducible from (seed, line).
-        """
-        normal = self.normalize(lines)
-        if sample_seed is None:
-            return self.cut(normal)
-        return self.sample(normal, [sample_seed] * len(normal), alpha=0.1, nbest=-1)
+    def encode(self, lines: list[str]) -> list[list[int]]:
+        """Ids of each line, with the tag if there is one, without BOS and EOS."""
+        rows = self.cut(self.normalize(lines))
+        return [self.tag_ids + row for row in rows] if self.tag_ids else rows
 
     def cut(self, lines: list[str]) -> list[list[int]]:
         """Ids of lines that the text rule was applied to."""
@@ -119,12 +118,7 @@ class Tokenizer:
         """The piece of each id, for people to read."""
         return [self._pieces.id_to_piece(int(one)) for one in ids]
 
-    def tag_id(self, tag: str) -> int:
-        """The id of a tag that the tokenizer was trained with.
-
-        Raises:
-            DataError: it was not.
-        """
+    def _tag_id(self, tag: str) -> int:
         found: int = self._pieces.piece_to_id(tag)
         if found == UNK_ID or not self._pieces.is_control(found):
             raise DataError(f"the tokenizer knows no tag {tag!r}; train one on corpora that carry this tag")
@@ -169,6 +163,12 @@ class Tokenizers:
         """SHA-256 over both sides and `joint`."""
         whole = f"{self.source.fingerprint} {self.target.fingerprint} {self.joint}"
         return hashlib.sha256(whole.encode()).hexdigest()
+
+    def marked(self, tag: str | None, prefix: str | None) -> Tokenizers:
+        """The same tokenizers, with the tag and prefix of a corpus (or of text to translate) on the source side."""
+        if tag is None and not prefix:
+            return self
+        return replace(self, source=Tokenizer(self.source.model, self.source.rule, tag, prefix or ""))
 
     def save(self, folder: Path | str) -> None:
         """Write the models and `tokenizer.json` into a folder that is made if needed."""

@@ -67,7 +67,7 @@ def ordered_map(call: Callable[[Item], Result], items: Iterable[Item], workers: 
 
 class _Worker:
     def __init__(self, call: Any) -> None:
-        # -P and PYTHONPATH: the child finds what this process finds, and nothing that merely lies in the current folder.
+        # -P and PYTHONPATH: the child finds what this process finds, not what merely lies in the current folder.
         paths = os.pathsep.join(path for path in sys.path if path)
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__],
