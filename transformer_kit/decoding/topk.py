@@ -1,7 +1,7 @@
 """The k largest values of each row, ties going to the lower index, without sorting the row.
 
 `torch.topk` says nothing about ties. Here one more value than asked for is taken: only a row whose k-th and next
-value are equal can hide a tie, and such rows (rare with real scores) are sorted in full.
+value are equal can hide a tie, and such rows (rare in float32, common with bf16 logits) are searched once more.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_BLOCK = 64  # width of a block whose maximum stands for it
+_BLOCK = 128  # width of a block whose maximum stands for it
 _WIDE = 4096  # narrower rows are searched directly
 
 
@@ -27,8 +27,7 @@ def top_k(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     values, indices, unsure = _blocks(x, k) if x.shape[1] >= _WIDE and k * _BLOCK * 2 < x.shape[1] else _direct(x, k)
     if bool(unsure.any()):
         rows = unsure.nonzero().squeeze(1)
-        ranked, order = x[rows].sort(dim=1, descending=True, stable=True)
-        values[rows], indices[rows] = ranked[:, :k], order[:, :k]
+        values[rows], indices[rows] = _lowest(x[rows], values[rows, k - 1 :], k)
     return values, indices
 
 
@@ -37,6 +36,15 @@ def rank(values: Tensor, keys: Tensor) -> Tensor:
     by_key = keys.argsort(dim=-1, stable=True)
     by_value = values.gather(-1, by_key).argsort(dim=-1, descending=True, stable=True)
     return by_key.gather(-1, by_value)
+
+
+def _lowest(x: Tensor, edge: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """What `top_k` returns where several values equal the k-th, `edge` (R, 1): of these, those of lowest index."""
+    falling = -torch.arange(x.shape[1], dtype=torch.float32, device=x.device)
+    indices = torch.where(x > edge, torch.inf, torch.where(x == edge, falling, -torch.inf)).topk(k, dim=1).indices
+    values = x.gather(1, indices)
+    order = rank(values, indices)
+    return values.gather(1, order), indices.gather(1, order)
 
 
 def _direct(x: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
