@@ -16,7 +16,13 @@ from transformer_kit.console import NoProgress
 from transformer_kit.training.checkpoint import CheckpointStore
 from transformer_kit.training.loop import Trainer
 from transformer_kit.training.optimizer import build_optimizer
-from transformer_kit.training.options import METRICS, AverageOptions, OptimizerOptions, TrainerOptions
+from transformer_kit.training.options import (
+    METRICS,
+    AverageOptions,
+    OptimizerOptions,
+    TrainerOptions,
+    ValidationOptions,
+)
 from transformer_kit.training.precision import Precision
 
 VOCAB, WIDTH = 13, 5
@@ -37,6 +43,7 @@ BASE = TrainerOptions(
     keep_best=1,
     best_metric="loss",
     patience=None,
+    validation=ValidationOptions(bleu=None, samples=0),
     average=AverageOptions(kind="none", count=1),
     final="last",
     max_skips=3,

@@ -124,6 +124,23 @@ class AverageOptions:
 
 
 @dataclass
+class ValidationOptions:
+    """What a validation computes beside loss, perplexity and accuracy.
+
+    Attributes:
+        bleu: the metric of `evaluation/options.py` that is logged as `bleu`, over translations made as `decoding` says;
+            null decodes nothing.
+        samples: how many translations the log shows.
+    """
+
+    bleu: str | None
+    samples: int
+
+    def problems(self) -> Problems:
+        return _at_least(0, samples=self.samples)
+
+
+@dataclass
 class TrainerOptions:
     """How long, how, and with what care a model is trained.
 
@@ -140,6 +157,7 @@ class TrainerOptions:
         keep_best: how many of the best validated checkpoints stay, whatever their age.
         best_metric: loss, perplexity, accuracy or bleu, of validation.
         patience: validations in a row without gain in `best_metric` that end the training; null never ends it.
+        validation: what is computed then.
         average: the mean of several checkpoints, made at the end.
         final: which model the run offers: best, average or last.
         max_skips: updates in a row with a non-finite gradient that stop the run.
@@ -161,6 +179,7 @@ class TrainerOptions:
     keep_best: int
     best_metric: str
     patience: int | None
+    validation: ValidationOptions
     average: AverageOptions
     final: str
     max_skips: int
@@ -169,6 +188,7 @@ class TrainerOptions:
         found = _one_of("precision", self.precision, PRECISIONS) + _one_of("final", self.final, FINALS)
         found += _one_of("best_metric", self.best_metric, tuple(METRICS))
         found += [(f"average.{key}", message) for key, message in self.average.problems()]
+        found += [(f"validation.{key}", message) for key, message in self.validation.problems()]
         found += _at_least(1, steps=self.steps, tokens=self.tokens, epochs=self.epochs, threads=self.threads)
         found += _at_least(1, log_every=self.log_every, validate_every=self.validate_every)
         found += _at_least(1, save_every=self.save_every, accumulate_tokens=self.accumulate_tokens)
@@ -196,6 +216,8 @@ class TrainerOptions:
             found.append(("keep_best", f"must be at least average.count ({count}), not {self.keep_best}"))
         if self.final == "average" and kind == "none":
             found.append(("final", "average needs average.kind=last or best"))
+        if self.best_metric == "bleu" and self.validation.bleu is None:
+            found.append(("validation.bleu", "must name a metric (bleu) for best_metric=bleu"))
         if self.final == "best" and self.keep_best < 1:
             found.append(("keep_best", "must be at least 1 for final=best"))
         return found

@@ -1,0 +1,58 @@
+"""`tkit train`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from transformer_kit.cli import hydra_bridge
+from transformer_kit.cli.hydra_bridge import Cfg, ConfigDirs, Overrides, Resolve
+
+if TYPE_CHECKING:
+    from transformer_kit.config.schema import Config
+    from transformer_kit.tasks.train import Trained
+
+
+def train(
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+    cfg: Cfg = None,
+    resolve: Resolve = False,
+) -> None:
+    """Train a model, or go on with the run that the same command started.
+
+    The run's folder is named by the recipe and the overrides that change the result. Data are prepared first if they
+    are not yet. Ctrl-C saves the state; the same command goes on from there.
+    """
+    given, folders = overrides or [], config_dir or []
+    if cfg is not None:
+        hydra_bridge.show("train", given, folders, resolve=resolve)
+        return
+    _report(hydra_bridge.run("train", given, folders, _task))
+
+
+def _task(config: Config) -> Trained:
+    from transformer_kit.console import progress
+    from transformer_kit.tasks.train import train as task
+
+    return task(config, progress())
+
+
+def _report(trained: Trained) -> None:
+    from transformer_kit.console import duration, print_table
+
+    result = trained.result
+    if trained.already:
+        print(f"{trained.folder} is already complete (step {result['step']:,}): nothing to do", file=sys.stderr)
+        return
+    scores = result["scores"]
+    rows = [
+        ["parameters", f"{result['parameters']:,}"],
+        ["updates", f"{result['step']:,} (ended by {result['ended_by']})"],
+        ["target tokens", f"{result['tokens']:,}"],
+        ["time", duration(result["seconds"])],
+        ["target tokens/s", f"{result['tokens_per_second']:,.0f} ({result['precision']})"],
+        ["model", f"{result['model']['kind']} of step {', '.join(map(str, result['model']['steps']))}"],
+        *([f"validation {name}", f"{value:.4g}"] for name, value in scores.items()),
+    ]
+    print_table(["", ""], rows, title=str(trained.folder), stream=sys.stderr)

@@ -1,0 +1,136 @@
+"""From a run folder to a model that can be used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from transformer_kit.config.build import build_model
+from transformer_kit.config.saved import load_run
+from transformer_kit.config.schema import Config
+from transformer_kit.data.tokenizer import Tokenizers
+from transformer_kit.errors import RunError
+from transformer_kit.logs import get_logger
+from transformer_kit.models.encoder_decoder import EncoderDecoder
+from transformer_kit.training.checkpoint import MODEL, CheckpointStore
+from transformer_kit.training.options import METRICS
+from transformer_kit.training.precision import resolve_device
+from transformer_kit.training.weights import load_model
+
+log = get_logger(__name__)
+
+CHECKPOINTS = "checkpoints"
+TOKENIZER = "tokenizer"
+ENVIRONMENT = "environment.json"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A trained model and what belongs to it.
+
+    Attributes:
+        folder: the run folder.
+        config: as saved, with the overrides given.
+        tokenizers: the run's own.
+        model: in evaluation mode, on the device of `trainer.device`.
+        weights: the file that the weights came from.
+    """
+
+    folder: Path
+    config: Config
+    tokenizers: Tokenizers
+    model: EncoderDecoder
+    weights: Path
+
+
+def load(run: str | Path, overrides: Sequence[str] = (), checkpoint: str | None = None) -> Loaded:
+    """Load a run for use.
+
+    Args:
+        run: the run folder.
+        overrides: of options that the weights do not depend on: `decoding.beam=8`, `trainer.device=cpu`.
+        checkpoint: `best`, `last` or a step whose checkpoint was kept; None takes the run's `model.safetensors`, or the
+            last good checkpoint while the run has not ended.
+
+    Raises:
+        RunError: no run there, or it has no weights yet.
+        CheckpointError: the weights are damaged or do not fit.
+        DataError: the run's tokenizer is not the one it was trained with.
+    """
+    folder = Path(run)
+    config = load_run(folder, overrides)
+    tokenizers = run_tokenizers(folder)
+    if tokenizers is None:
+        raise RunError(f"{folder} has no tokenizer yet: its training has not started; run the same `tkit train` again")
+    model = build_model(config.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
+    weights = _weights(folder, config, checkpoint)
+    load_model(weights, model)
+    return Loaded(folder, config, tokenizers, model.to(resolve_device(config.trainer.device)).eval(), weights)
+
+
+def checkpoints(folder: Path, config: Config) -> CheckpointStore:
+    """The checkpoints of a run."""
+    options = config.trainer
+    return CheckpointStore(
+        folder / CHECKPOINTS,
+        keep_last=options.keep_last,
+        keep_best=options.keep_best,
+        metric=options.best_metric,
+        higher_is_better=METRICS[options.best_metric] == "higher",
+    )
+
+
+def run_tokenizers(folder: Path) -> Tokenizers | None:
+    """The tokenizers that a run was started with, or None before it was.
+
+    Raises:
+        DataError: the folder holds other ones now.
+    """
+    if not (folder / TOKENIZER).is_dir():
+        return None
+    return Tokenizers.load(folder / TOKENIZER, read_environment(folder).get(TOKENIZER))
+
+
+def read_environment(folder: Path) -> dict[str, Any]:
+    """What `environment.json` records; empty where there is none."""
+    try:
+        found = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def model_limit(config: Config) -> int:
+    """The most tokens, BOS or EOS included, that the model takes on one side (`model.max_length`)."""
+    return config.model.max_length
+
+
+def set_threads(threads: int | None) -> None:
+    """Let torch use that many CPU threads; None leaves its own choice."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def _weights(folder: Path, config: Config, checkpoint: str | None) -> Path:
+    store = checkpoints(folder, config)
+    if checkpoint is None:
+        if (folder / MODEL).is_file():
+            return folder / MODEL
+        latest = store.latest_good()
+        if latest is None:
+            raise RunError(f"{folder} holds no {MODEL} and no checkpoint: train it first")
+        log.warning("%s has not ended: using its checkpoint of step %d", folder, latest.step)
+        return latest.path / MODEL
+    if checkpoint in ("best", "last"):
+        kept = store.best(1) if checkpoint == "best" else store.all()[-1:]
+    else:
+        kept = [found for found in store.all() if str(found.step) == checkpoint.removeprefix("step_").lstrip("0")]
+    if not kept:
+        steps = ", ".join(str(found.step) for found in store.all()) or "none"
+        raise RunError(f"{folder} has no checkpoint {checkpoint!r}; it keeps best, last and the steps {steps}")
+    return kept[0].path / MODEL

@@ -1,0 +1,179 @@
+"""`tkit train`: from a configuration to a run folder with a model in it."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from transformer_kit import logs
+from transformer_kit.config.build import build_model, build_objective, count_parameters
+from transformer_kit.config.run_folder import RunFolder, open_run, write_text
+from transformer_kit.config.schema import Config
+from transformer_kit.console import Progress
+from transformer_kit.data.batching import BatchStream
+from transformer_kit.data.prepare import Prepared, prepare
+from transformer_kit.data.tokenizer import Tokenizers
+from transformer_kit.errors import ConfigError, Interrupted
+from transformer_kit.logs import get_logger
+from transformer_kit.tasks.load import ENVIRONMENT, TOKENIZER, checkpoints, run_tokenizers, set_threads
+from transformer_kit.tasks.validate import make_validation
+from transformer_kit.training.average import final_weights
+from transformer_kit.training.checkpoint import MODEL
+from transformer_kit.training.loop import Summary, Trainer
+from transformer_kit.training.optimizer import build_optimizer
+from transformer_kit.training.precision import Precision, resolve_device, resolve_precision
+from transformer_kit.training.schedule import build_schedule
+from transformer_kit.training.state import Budget, RunState
+from transformer_kit.training.tracker import Jsonl
+from transformer_kit.training.weights import fill, save_tensors
+
+log = get_logger(__name__)
+
+METRICS_FILE, LOG_FILE = "metrics.jsonl", "train.log"
+PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "sacremoses", "safetensors", "hydra-core", "transformer-kit")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What `train` leaves.
+
+    Attributes:
+        folder: the run folder.
+        already: the run had ended before; nothing was touched.
+        result: what `result.json` holds.
+    """
+
+    folder: Path
+    already: bool
+    result: Mapping[str, Any]
+
+
+def train(config: Config, progress: Progress) -> Trained:
+    """Train a model, or go on with the run that the configuration names.
+
+    A failure is recorded in `result.json` as well, so that a sweep's table can show it.
+
+    Raises:
+        TkitError: what a user can mend; see the modules called.
+    """
+    with open_run(config) as run:
+        done = run.result()
+        if done is not None and _has_ended(done, config):
+            return Trained(run.path, True, done)
+        handler = logs.add_file(run.path / LOG_FILE)
+        try:
+            result = _train(run, progress)
+        except (Interrupted, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            run.write_result({"status": "failed", "error": f"{type(error).__name__}: {error}"})
+            raise
+        finally:
+            logs.remove(handler)
+        return Trained(run.path, False, result)
+
+
+def _has_ended(result: Mapping[str, Any], config: Config) -> bool:
+    """Whether a finished run has nothing left to do: its budget may have been raised since."""
+    if result.get("status") != "complete":
+        return False
+    spent = RunState(step=result["step"], tokens=result["tokens"], seconds=result["seconds"])
+    return result["ended_by"] == "patience" or Budget(config.trainer).reached(spent, result["epochs"]) is not None
+
+
+def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
+    config = run.config
+    log.info("run %s%s", run.path, " (going on)" if run.resumed else "")
+    set_threads(config.trainer.threads)
+    prepared = prepare(config.data, config.tokenizer, run_tokenizers(run.path))
+    if prepared.valid is None:
+        raise ConfigError("data.valid: no validation corpus is given; training needs one to choose its model by")
+    tokenizers = prepared.tokenizers
+    torch.manual_seed(config.seed)
+    model = build_model(config.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
+    parameters = count_parameters(model)
+    precision = resolve_precision(config.trainer.precision, resolve_device(config.trainer.device))
+    _record_start(run, tokenizers, precision)
+    log.info("%s parameters, %s training pairs", f"{parameters:,}", f"{sum(len(c.dataset) for c in prepared.train):,}")
+    objective = build_objective(config.objective, pad_id=tokenizers.target.pad_id)
+    store = checkpoints(run.path, config)
+    trainer = Trainer(
+        model=model,
+        objective=objective,
+        stream=_stream(config, prepared),
+        optimizer=build_optimizer(config.optimizer, model.parameters()),
+        schedule=build_schedule(config.schedule),
+        options=config.trainer,
+        precision=precision,
+        store=store,
+        seed=config.seed,
+        validate=make_validation(config, prepared.valid, tokenizers, objective),
+        progress=progress,
+        trackers=[Jsonl(run.path / METRICS_FILE)],
+    )
+    summary = trainer.fit()
+    tensors, kind, steps = final_weights(store, config.trainer)
+    fill(model, tensors, str(store.folder))
+    scores = dict(summary.scores)
+    if steps != [summary.step]:  # other weights than those validated last
+        began = time.monotonic()
+        scores = dict(make_validation(config, prepared.valid, tokenizers, objective)(model))
+        said = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
+        log.info("final model (%s of %d): validation  %s  (%.0f s)", kind, len(steps), said, time.monotonic() - began)
+    save_tensors(run.path / MODEL, tensors)
+    result = _result(summary, parameters, kind, steps, scores, precision)
+    run.write_result(result)
+    return result
+
+
+def _stream(config: Config, prepared: Prepared) -> BatchStream:
+    return BatchStream(
+        prepared.train,
+        config.data.batch,
+        temperature=config.data.temperature,
+        seed=config.seed,
+        sampling=config.tokenizer.sampling,
+        tokenizers=prepared.tokenizers,
+    )
+
+
+def _record_start(run: RunFolder, tokenizers: Tokenizers, precision: Precision) -> None:
+    """Leave the tokenizers and what the run is computed with, once; a resume adds nothing."""
+    if (run.path / ENVIRONMENT).is_file():
+        return
+    tokenizers.save(run.path / TOKENIZER)
+    versions = {name: metadata.version(name) for name in PACKAGES}
+    facts = {
+        TOKENIZER: tokenizers.fingerprint,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": versions,
+        "device": str(precision.device),
+        "precision": precision.name,
+        "threads": torch.get_num_threads(),
+    }
+    write_text(run.path / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
+
+
+def _result(
+    summary: Summary, parameters: int, kind: str, steps: list[int], scores: Mapping[str, float], precision: Precision
+) -> dict[str, Any]:
+    facts = asdict(summary)
+    facts["ended_by"] = facts.pop("reason")
+    facts["last_scores"] = facts.pop("scores")
+    return {
+        "status": "complete",
+        "parameters": parameters,
+        "model": {"kind": kind, "steps": steps},
+        "scores": dict(scores),
+        "precision": precision.name,
+        **facts,
+    }
