@@ -9,16 +9,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_module
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
@@ -36,8 +36,8 @@ from transformer_kit.config.overrides import (
     one_line,
     quoted,
 )
-from transformer_kit.config.plain import typed
-from transformer_kit.config.schema import ENTRIES, FREE_OF_WEIGHTS, SLOTS, Config
+from transformer_kit.config.plain import keep_env, typed, unmark
+from transformer_kit.config.schema import ENTRIES, SLOTS, Config
 from transformer_kit.errors import ConfigError
 
 CONFIG_MODULE = "transformer_kit.conf"
@@ -68,7 +68,7 @@ def compose(
         given = parse(overrides, problems)
         good, tree = given, None if problems else _compose_all(entry, extra, given)
         if tree is None:
-            good, tree = _compose_piecewise(entry, extra, given, problems)
+            good, tree = _compose_piecewise(entry, extra, given, group_options(config_dirs), problems)
         data = _plain(tree, problems)
     return typed(ENTRIES[entry], data, [item.canonical for item in good], problems, check=check)
 
@@ -95,6 +95,7 @@ def register(config_dirs: Sequence[str | Path], problems: list[str]) -> list[str
     store = ConfigStore.instance()
     for group in sources.STORED:
         store.repo.pop(group, None)  # what an earlier call stored for other folders
+    stored: dict[tuple[str, str], tuple[Path, str | None]]
     stored = {key: (path, "_global_") for key, path in sources.stored_files(folders).items()}
     stored |= {key: (path, None) for key, path in sources.slot_files(folders, SLOTS).items()}
     for (group, name), (path, package) in stored.items():
@@ -105,25 +106,6 @@ def register(config_dirs: Sequence[str | Path], problems: list[str]) -> list[str
             continue
         store.store(name=name, node=node, group=group, package=package, provider="recipes")
     return [f"hydra.searchpath={[f'file://{folder}' for folder in folders]!r}"] if folders else []
-
-
-def groups(parent: str = "") -> list[str]:
-    """Every group that can be chosen from, inside a `session`; Hydra's own left out."""
-    loader = GlobalHydra.instance().config_loader()
-    found: list[str] = []
-    for name in loader.list_groups(parent):
-        group = f"{parent}/{name}" if parent else name
-        if group == "hydra" or name.startswith("_"):
-            continue
-        if options(group):
-            found.append(group)
-        found += groups(group)
-    return sorted(found)
-
-
-def options(group: str) -> list[str]:
-    """The options of a group, inside a `session`."""
-    return sorted(GlobalHydra.instance().config_loader().get_group_options(group, ObjectType.CONFIG))
 
 
 def parse(overrides: Sequence[str], problems: list[str], *, sweep: bool = False) -> list[Line]:
@@ -232,6 +214,51 @@ def hydra_arguments(overrides: Sequence[str], config_dirs: Sequence[str | Path],
     return [*extra, *(item.text for item in lines)]
 
 
+@dataclass(frozen=True)
+class Survey:
+    """What can be overridden.
+
+    Attributes:
+        data: the plain configuration, interpolations kept.
+        groups: the options of each group.
+        chosen: the groups in the defaults list; the others are added with `+`.
+    """
+
+    data: dict[str, Any]
+    groups: dict[str, list[str]]
+    chosen: frozenset[str]
+
+
+def survey(entry: str, overrides: Sequence[str] = (), config_dirs: Sequence[str | Path] = ()) -> Survey:
+    """What can be overridden after `overrides`, of which wrong ones are left out."""
+    problems: list[str] = []
+    with session(config_dirs) as extra:
+        given = parse(overrides, problems)
+        if _compose_all(entry, extra, given) is None:
+            given, _ = _compose_piecewise(entry, extra, given, group_options(config_dirs), problems)
+        tree = hydra_compose(entry, [*extra, *(item.text for item in given)], return_hydra_config=True)
+    chosen = frozenset(str(name) for name in tree.hydra.runtime.choices)
+    with open_dict(tree):
+        tree.pop("hydra")
+    return Survey(cast(dict[str, Any], OmegaConf.to_container(tree)), group_options(config_dirs), chosen)
+
+
+def group_node(item: Line, problems: list[str]) -> Any:
+    """The plain data of one option of a shipped group, `decoding=greedy`; None where there is none."""
+    problem = group_problem(item, group_options())
+    if problem is not None:
+        problems.append(problem)
+        return None
+    with session() as extra:
+        tree = hydra_compose("train", [*extra, item.text])
+    return _plain(OmegaConf.create({item.key: tree[item.key]}), problems)[item.key]
+
+
+def group_options(config_dirs: Sequence[str | Path] = ()) -> dict[str, list[str]]:
+    """The options of every group, the user's among them."""
+    return sources.group_options(sources.config_folders(config_dirs, []), SLOTS)
+
+
 def _compose_all(entry: str, extra: Sequence[str], given: Sequence[Line]) -> DictConfig | None:
     """Everything at once, or None where Hydra refuses."""
     try:
@@ -241,10 +268,9 @@ def _compose_all(entry: str, extra: Sequence[str], given: Sequence[Line]) -> Dic
 
 
 def _compose_piecewise(
-    entry: str, extra: Sequence[str], given: Sequence[Line], problems: list[str]
+    entry: str, extra: Sequence[str], given: Sequence[Line], groups: Mapping[str, Sequence[str]], problems: list[str]
 ) -> tuple[list[Line], DictConfig]:
     """The configuration of those overrides that can be applied, and a problem for each of the others."""
-    known = groups()
     good: list[Line] = []
 
     def try_one(item: Line, problem: str | None) -> None:
@@ -255,12 +281,12 @@ def _compose_piecewise(
             problems.append(problem)
 
     for item in given:  # groups first: they bring the keys that the others change
-        if item.is_group(known):
-            try_one(item, group_problem(item, known, options))
+        if item.is_group(groups):
+            try_one(item, group_problem(item, groups))
     tree = hydra_compose(entry, [*extra, *(item.text for item in good)])
     keys = list(known_keys(OmegaConf.to_container(tree)))
     for item in given:
-        if not item.is_group(known):
+        if not item.is_group(groups):
             try_one(item, key_problem(item, keys))
     return good, hydra_compose(entry, [*extra, *(item.text for item in good)])
 
@@ -283,24 +309,11 @@ def _plain(tree: DictConfig, problems: list[str]) -> dict[str, Any]:
     """Plain data with everything resolved but `${oc.env:…}`; interpolations that lead nowhere become problems."""
     with open_dict(tree):
         tree.pop("hydra", None)
-    OmegaConf.register_new_resolver("oc.env", _keep_env, replace=True)
+    OmegaConf.register_new_resolver("oc.env", keep_env, replace=True)
     try:
-        return _unmark(_resolve(tree, (), problems))
+        return unmark(_resolve(tree, (), problems))
     finally:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
-
-
-def _keep_env(name: str, *default: str | None) -> str:
-    """Stands in for the resolver `oc.env`: a mark that `_unmark` turns back, as `${` would be resolved once more."""
-    return "\0" + ",".join([name, *("null" if value is None else str(value) for value in default)]) + "\1"
-
-
-def _unmark(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {key: _unmark(value) for key, value in data.items()}
-    if isinstance(data, list):
-        return [_unmark(value) for value in data]
-    return data.replace("\0", "${oc.env:").replace("\1", "}") if isinstance(data, str) else data
 
 
 def _resolve(node: DictConfig | ListConfig, at: tuple[str | int, ...], problems: list[str]) -> Any:
@@ -318,32 +331,3 @@ def _resolve(node: DictConfig | ListConfig, at: tuple[str | int, ...], problems:
     if isinstance(node, ListConfig):
         return [value(index) for index in range(len(node))]
     return {str(key): value(key) for key in node}
-
-
-def override_plain(data: dict[str, Any], overrides: Sequence[str], problems: list[str]) -> dict[str, Any]:
-    """The data of a saved configuration with overrides of `FREE_OF_WEIGHTS`, and of the group `decoding`."""
-    given = parse(overrides, problems)
-    chosen = [item for item in given if item.key == "decoding"]
-    if chosen:
-        with session():
-            bad = [problem for item in chosen if (problem := group_problem(item, groups(), options))]
-            tree = hydra_compose("train", [] if bad else [item.text for item in chosen])
-        problems += bad
-        data["decoding"] = _plain(tree, [])["decoding"]
-    keys = list(known_keys(data))
-    for item in given:
-        if item in chosen:
-            continue
-        problem = key_problem(item, keys)
-        if problem is None and not item.key.startswith(FREE_OF_WEIGHTS):
-            free = ", ".join(f"{key}…" for key in FREE_OF_WEIGHTS)
-            problem = f"{item.key}: cannot change after training; {free} can"
-        if problem is not None:
-            problems.append(problem)
-            continue
-        node: Any = data
-        *parents, last = item.key.split(".")
-        for key in parents:
-            node = node[int(key) if isinstance(node, list) else key]
-        node[int(last) if isinstance(node, list) else last] = item.value
-    return data

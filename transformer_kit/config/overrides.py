@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,12 +51,17 @@ def how_to_quote(text: str) -> str:
     return f"a value with special characters is quoted twice, for the shell and for Hydra: '{key}=\"…\"'"
 
 
-def group_problem(item: Line, groups: Collection[str], options: Callable[[str], list[str]]) -> str | None:
-    """What is wrong with a choice of group options: no such group, or no such option (with the valid ones)."""
+def group_problem(item: Line, groups: Mapping[str, Sequence[str]]) -> str | None:
+    """What is wrong with a choice of group options: no such group, or no such option (with the valid ones).
+
+    Args:
+        item: an override that names a group.
+        groups: the options of each group.
+    """
     if item.key not in groups:
         dots = item.key.replace("/", ".")
         return f"{item.text}: there is no group {item.key!r}{nearest(item.key, groups)} (single options: {dots}.…)"
-    valid = options(item.key)
+    valid = groups[item.key]
     names = item.value if isinstance(item.value, list) else [item.value]
     for name in names:
         if name is not None and str(name) not in valid:

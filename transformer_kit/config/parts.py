@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_kit.config.convert import MISSING, Reader
+from transformer_kit.config.convert import Reader
 from transformer_kit.config.spelling import nearest
 from transformer_kit.errors import ConfigError
 
@@ -34,11 +34,13 @@ class Part:
         at: the dotted key of the slot, for messages.
         kind: the class.
         options: what the YAML sets, converted to the constructor's types.
+        takes: the names of the constructor's parameters.
     """
 
     at: str
     kind: type
     options: dict[str, Any]
+    takes: frozenset[str]
 
     def build(self, **facts: Any) -> Any:
         """A new object; `facts` are taken if the constructor names them.
@@ -46,9 +48,8 @@ class Part:
         Raises:
             ConfigError: the constructor refuses a value.
         """
-        named = inspect.signature(self.kind).parameters
         try:
-            return self.kind(**self.options, **{name: value for name, value in facts.items() if name in named})
+            return self.kind(**self.options, **{name: value for name, value in facts.items() if name in self.takes})
         except ConfigError:
             raise
         except (TypeError, ValueError) as error:
@@ -69,8 +70,7 @@ def part(at: str, data: Mapping[str, Any], base: type, facts: frozenset[str], pr
     if kind is None:
         return None
     before = len(problems)
-    parameters = dict(inspect.signature(kind).parameters)
-    hints = typing.get_type_hints(kind.__init__)
+    parameters, hints = signature(kind, base)
     for name, parameter in parameters.items():
         if parameter.kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL):
             problems.append(f"{at}: {kind.__name__} takes any options (*{name}), so none can be checked; name them")
@@ -90,7 +90,15 @@ def part(at: str, data: Mapping[str, Any], base: type, facts: frozenset[str], pr
         if name not in data and parameters[name].default is inspect.Parameter.empty:
             problems.append(f"{at}.{name}: {kind.__name__} needs this option; it has no default")
     problems += reader.problems
-    return Part(at, kind, options) if len(problems) == before else None
+    return Part(at, kind, options, frozenset(parameters)) if len(problems) == before else None
+
+
+def signature(kind: type, base: type) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
+    """The parameters of a constructor and their types; none where it is the base's own, which takes nothing."""
+    constructor = inspect.getattr_static(kind, "__init__")
+    if constructor is inspect.getattr_static(base, "__init__"):
+        return {}, {}
+    return dict(inspect.signature(kind).parameters), typing.get_type_hints(constructor)
 
 
 def resolve(at: str, target: str, base: type, problems: list[str]) -> type | None:
@@ -103,27 +111,30 @@ def resolve(at: str, target: str, base: type, problems: list[str]) -> type | Non
         problems: one line is added when the class is refused.
     """
 
-    def refuse(why: str) -> None:
+    kind, why = _resolve(target, base)
+    if why:
         problems.append(f"{at}._target_: {why}")
+    return kind
 
-    if target in ("None", MISSING):
-        return refuse(f"no class is chosen; write {at.replace('.', '/')}=NAME")
+
+def _resolve(target: str, base: type) -> tuple[type | None, str]:
+    """The class, or None and why not."""
     module_name, _, name = target.rpartition(".")
     if not module_name or any(not word.isidentifier() or word.startswith("_") for word in target.split(".")):
-        return refuse(f"{target!r} is not of the form package.module.Class")
+        return None, f"{target!r} is not of the form package.module.Class"
     if not any(module_name == package or module_name.startswith(f"{package}.") for package in trusted()):
         package = module_name.partition(".")[0]
-        return refuse(f"{target} is not trusted; if you trust its code, set {TRUST_VARIABLE}={package}")
+        return None, f"{target} is not trusted; if you trust its code, set {TRUST_VARIABLE}={package}"
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a module of the user's may fail in any way
-        return refuse(f"{module_name} cannot be imported: {type(error).__name__}: {error}")
+        return None, f"{module_name} cannot be imported: {type(error).__name__}: {error}"
     kind = vars(module).get(name)
-    if not (isinstance(kind, type) and issubclass(kind, base)):
-        there = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
-        hint = nearest(name, [key for key in there if key != base.__name__])
-        return refuse(f"{target} is no {base.__name__} (a class derived from {base.__module__}.{base.__name__}){hint}")
-    return kind
+    if isinstance(kind, type) and issubclass(kind, base):
+        return kind, ""
+    there = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
+    hint = nearest(name, [key for key in there if key != base.__name__])
+    return None, f"{target} is no {base.__name__} (a class derived from {base.__module__}.{base.__name__}){hint}"
 
 
 def trusted() -> list[str]:

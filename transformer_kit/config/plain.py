@@ -74,3 +74,17 @@ def _make_absolute(data: Any, at: tuple[str | int, ...], base: Path) -> None:
         data = data[key]
     if not str(data[last]).startswith("${oc.env:"):  # the variable says where, and stays unresolved
         data[last] = absolute(str(data[last]), base)
+
+
+def keep_env(name: str, *default: str | None) -> str:
+    """Stands in for the resolver `oc.env`: a mark that `unmark` turns back, as `${` would be resolved once more."""
+    return "\0" + ",".join([name, *("null" if value is None else str(value) for value in default)]) + "\1"
+
+
+def unmark(data: Any) -> Any:
+    """Plain data with the marks of `keep_env` as `${oc.env:…}` again."""
+    if isinstance(data, dict):
+        return {key: unmark(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [unmark(value) for value in data]
+    return data.replace("\0", "${oc.env:").replace("\1", "}") if isinstance(data, str) else data

@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from transformer_kit.config.convert import absolute
-from transformer_kit.config.overrides import one_line
+from transformer_kit.config.overrides import key_problem, known_keys, one_line
 from transformer_kit.config.plain import typed
-from transformer_kit.config.schema import FORMAT, Config
+from transformer_kit.config.schema import FORMAT, FREE_OF_WEIGHTS, Config
 from transformer_kit.errors import RunError
 
 FILE = "config.yaml"
@@ -34,13 +34,37 @@ def load_run(folder: str | Path, overrides: Sequence[str] = (), *, check: bool =
     """
     data, problems = load_plain(folder), list[str]()
     if overrides:
-        from transformer_kit.config.compose import override_plain  # imports Hydra, which a plain load does without
-
-        data = override_plain(data, overrides, problems)
+        _override(data, overrides, problems)
     place = Path(absolute(str(folder), Path.cwd()))
     if isinstance(data.get("run"), dict):
         data["run"] |= {"root": str(place.parent), "name": place.name}
     return typed(Config, data, [], problems, check=check)
+
+
+def _override(data: dict[str, Any], overrides: Sequence[str], problems: list[str]) -> None:
+    """Put overrides of `FREE_OF_WEIGHTS`, and of the group `decoding`, into plain data."""
+    from transformer_kit.config.compose import group_node, parse  # Hydra, which a plain load does without
+
+    given = parse(overrides, problems)
+    chosen = [item for item in given if item.key == "decoding"]
+    for item in chosen:
+        data["decoding"] = group_node(item, problems) or data["decoding"]
+    keys = list(known_keys(data))
+    for item in given:
+        if item in chosen:
+            continue
+        problem = key_problem(item, keys)
+        if problem is None and not item.key.startswith(FREE_OF_WEIGHTS):
+            free = ", ".join(f"{key}…" for key in FREE_OF_WEIGHTS)
+            problem = f"{item.key}: cannot change after training; {free} can"
+        if problem is not None:
+            problems.append(problem)
+            continue
+        node: Any = data
+        *parents, last = item.key.split(".")
+        for key in parents:
+            node = node[key]
+        node[last] = item.value
 
 
 def load_plain(folder: str | Path) -> dict[str, Any]:

@@ -64,3 +64,16 @@ def slot_files(folders: Sequence[Path], slots: Sequence[str]) -> dict[tuple[str,
                 if not (place / "model" / "decoder" / slot / path.name).exists():
                     found[f"model/decoder/{slot}", path.stem] = path
     return found
+
+
+def group_options(folders: Sequence[Path], slots: Sequence[str]) -> dict[str, list[str]]:
+    """The options of every group that can be chosen from; Hydra's own groups left out."""
+    names: dict[str, set[str]] = {}
+    for group, name in (*stored_files(folders), *slot_files(folders, slots)):
+        names.setdefault(group, set()).add(name)
+    for folder in [package_folder("conf"), *folders]:
+        for path in folder.rglob("*.yaml"):
+            group = path.parent.relative_to(folder).as_posix()
+            if group not in (".", *STORED.values()) and not group.startswith("hydra"):
+                names.setdefault(group, set()).add(path.stem)
+    return {group: sorted(names[group]) for group in sorted(names)}
