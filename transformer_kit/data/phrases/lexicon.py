@@ -356,9 +356,10 @@ def nouns(table: str, person: bool) -> list[Noun]:
     entries = []
     for english, german in rows(table):
         singular, _, plural = english.partition("/")
-        article, *forms = german.split()
+        article, nominative, genitive, german_plural = german.split()
         gender = {"der": "m", "die": "f", "das": "n"}[article]
-        entries.append(Noun(singular, plural or singular + "s", *forms, gender, person))
+        plural = plural or singular + "s"
+        entries.append(Noun(singular, plural, nominative, genitive, german_plural, gender, person))
     return entries
 
 
