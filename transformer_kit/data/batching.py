@@ -18,13 +18,17 @@ import torch
 from numpy.typing import NDArray
 
 from transformer_kit.batch import Batch, Tokens
+from transformer_kit.data.buckets import by_length, cut, quotas, sample_seeds
 from transformer_kit.data.dataset import ParallelDataset, TrainingCorpus
 from transformer_kit.data.encoding import resample
 from transformer_kit.data.options import BatchOptions, SamplingOptions
+from transformer_kit.data.prepare import Prepared
 from transformer_kit.data.ragged import Ints, Ragged, concatenate
 from transformer_kit.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
 from transformer_kit.errors import DataError
+from transformer_kit.logs import get_logger
 
+log = get_logger(__name__)
 ORDER, PASS, SHUFFLE = 1, 2, 3  # what a random draw is for
 
 
@@ -66,27 +70,6 @@ def _blocks(rows: Ragged) -> tuple[torch.Tensor, Tokens]:
         full=bool((lengths + 1 == width).all()),
     )
     return torch.from_numpy(begin), tokens
-
-
-def cut(costs: Ints, tokens: int) -> list[tuple[int, int]]:
-    """Spans of consecutive rows with rows × highest cost ≤ tokens, each as long as possible; one row at least.
-
-    Args:
-        costs: (rows,) the longer side of each row with BOS or EOS.
-    """
-    spans, start = [], 0
-    while start < len(costs):
-        window = np.maximum.accumulate(costs[start : start + max(1, tokens // int(costs[start]))])
-        fitting = int(np.searchsorted(window * np.arange(1, len(window) + 1), tokens, side="right"))
-        end = start + max(1, fitting)
-        spans.append((start, end))
-        start = end
-    return spans
-
-
-def by_length(sources: Ints, targets: Ints) -> NDArray[np.int64]:
-    """An order that puts pairs of similar lengths side by side; equal pairs keep their order."""
-    return np.lexsort((sources, targets, np.maximum(sources, targets)))
 
 
 def eval_batches(dataset: ParallelDataset, tokens: int, max_length: int | None = None) -> Iterator[Batch]:
@@ -146,14 +129,15 @@ class BatchStream:
         self._quotas = quotas(sizes, np.array([corpus.weight for corpus in corpora]), temperature)
         self.epoch = self._pool = self._next = self._batch = 0
         self.over_budget = 0
-        shortest = min(
-            int(np.maximum(corpus.dataset.source_lengths, corpus.dataset.target_lengths).min()) for corpus in corpora
-        )
-        if shortest + 1 > options.tokens:
-            raise DataError(
-                f"0 of {sizes.sum():,} training pairs fit data.batch.tokens={options.tokens}: the shortest needs "
-                f"{shortest + 1}; raise data.batch.tokens"
-            )
+        long = sum(self._too_long(corpus.dataset) for corpus in corpora)
+        counted = f"{long:,} of {sizes.sum():,} training pairs are longer than data.batch.tokens={options.tokens:,}"
+        if long == sizes.sum():
+            raise DataError(f"{counted}: 0 pairs left; raise data.batch.tokens")
+        if long:
+            log.warning(f"{counted} allows and are left out of each epoch")
+
+    def _too_long(self, dataset: ParallelDataset) -> int:
+        return int((np.maximum(dataset.source_lengths, dataset.target_lengths) >= self.options.tokens).sum())
 
     def state_dict(self) -> dict[str, Any]:
         """The cursor, as plain numbers: epoch, batch within the epoch, and where that is in terms of pools."""
@@ -176,19 +160,17 @@ class BatchStream:
             barren = 0 if spans else barren + len(ids)
             if barren > 2 * len(order):  # only sampling can come here: its lengths change from epoch to epoch
                 raise DataError("no training pair fits data.batch.tokens with this subword sampling; raise it")
-            while self._next < len(spans):
-                start, end = spans[self._next]
+            if self._next >= len(spans):  # nothing of this pool fits the budget
+                self._turn(last)
+                continue
+            for start, end in spans[self._next :]:
                 rows = np.sort(by[start:end])
                 batch = make_batch(source.gather(rows), target.gather(rows), ids[rows])
                 self._next += 1
                 self._batch += 1
                 if self._next == len(spans):
                     self._turn(last)
-                    yield batch
-                    break
-                yield batch
-            else:
-                self._turn(last)
+                yield batch  # the cursor already stands behind it
 
     def _turn(self, last: bool) -> None:
         # Move the cursor behind a pool; behind the last one an epoch is complete.
@@ -253,20 +235,13 @@ class BatchStream:
         return [spans[number] for number in shuffled], by
 
 
-def quotas(sizes: NDArray[np.int64], weights: NDArray[np.float64], temperature: float) -> NDArray[np.int64]:
-    """How many pairs of each corpus an epoch draws: Σ sizes in all, in proportion to weight · size^(1/temperature)."""
-    shares = weights * sizes ** (1.0 / temperature)
-    exact = shares / shares.sum() * sizes.sum()
-    whole = np.floor(exact + 1e-9).astype(np.int64)
-    missing = int(sizes.sum() - whole.sum())
-    whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1  # to the largest remainders
-    return whole
-
-
-def sample_seeds(seed: int, epoch: int, side: int, ids: Ints) -> NDArray[np.int64]:
-    """(rows,) 31-bit seeds that depend on all four (the finaliser of SplitMix64)."""
-    start = np.random.SeedSequence([seed, epoch, side]).generate_state(1, np.uint64)[0]
-    mixed = start + (np.asarray(ids).astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return (mixed >> np.uint64(33)).astype(np.int64)
+def training_stream(prepared: Prepared, seed: int) -> BatchStream:
+    """The endless training batches of prepared data."""
+    return BatchStream(
+        prepared.train,
+        prepared.data.batch,
+        temperature=prepared.data.temperature,
+        seed=seed,
+        sampling=prepared.tokenizer.sampling,
+        tokenizers=prepared.tokenizers,
+    )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from transformer_kit.data.corpus import Flaws, RawChunk, decode_chunk
 from transformer_kit.data.options import FilterOptions
 from transformer_kit.data.ragged import Ragged, from_bytes, from_lists
+from transformer_kit.data.text_rules import TextRule
 from transformer_kit.data.tokenizer import UNK_ID, Tokenizer, Tokenizers
 
 REASONS = ("empty side", "too short", "too long", "length ratio")
@@ -149,6 +150,38 @@ class Encoder:
         return EncodedSide(
             encoded, text, from_bytes([normal[row].encode() for row in pick]) if self.keep_normal else None
         )
+
+
+@dataclass(frozen=True)
+class TrainingText:
+    """The lines of a chunk that train a vocabulary, after the text rule; travels to worker processes.
+
+    Attributes:
+        rules: of source and target.
+        sides: which sides are wanted, by number.
+        before: pairs of the corpora before this one.
+        take, total: of `total` pairs of all corpora `take` are chosen, evenly spaced.
+    """
+
+    paths: list[str]
+    prefix: str
+    rules: list[TextRule]
+    sides: list[int]
+    before: int
+    take: int
+    total: int
+
+    def __call__(self, chunk: RawChunk) -> list[str]:
+        texts = decode_chunk(chunk, self.paths, [Flaws() for _ in self.paths])
+        first = self.before + chunk.first_line - 1
+        # Pair i is chosen when i·take/total passes a whole number.
+        passed = (first + np.arange(len(texts[0]) + 1)) * self.take // self.total
+        chosen = np.flatnonzero(np.diff(passed)).tolist()
+        lines: list[str] = []
+        for side in self.sides:
+            prefix = self.prefix if side == 0 else ""
+            lines += self.rules[side].apply([prefix + texts[side][row] for row in chosen])
+        return lines
 
 
 def resample(

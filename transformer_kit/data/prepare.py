@@ -19,11 +19,10 @@ from transformer_kit.data.corpus import (
     check_parallel,
     corpus_files,
     corpus_name,
-    decode_chunk,
     raw_chunks,
 )
 from transformer_kit.data.dataset import About, DatasetWriter, ParallelDataset, TrainingCorpus
-from transformer_kit.data.encoding import Counts, Encoder
+from transformer_kit.data.encoding import Counts, Encoder, TrainingText
 from transformer_kit.data.folders import facts_of, key_of, new_folder
 from transformer_kit.data.options import CorpusOptions, DataOptions, FilterOptions, TextOptions, TokenizerOptions
 from transformer_kit.data.text_rules import TextRule
@@ -35,7 +34,7 @@ from transformer_kit.logs import get_logger
 
 log = get_logger(__name__)
 FORMAT = 1
-CHUNK = 8192  # lines that travel to a worker together
+CHUNK = 4096  # lines that travel to a worker together
 TOKENIZER_KEY = "key.txt"
 
 
@@ -138,9 +137,10 @@ def find_tokenizers(data: DataOptions, options: TokenizerOptions, train: list[_C
     started = time.perf_counter()
     rules = [_rule(language, options.text) for language in languages]
     sides: list[list[int]] = [[0, 1]] if options.joint else [[0], [1]]
-    models = []
-    for side in sides:
-        models.append(train_sentencepiece(_training_lines(train, side, rules, options.max_lines), options, tags))
+    models = [
+        train_sentencepiece(_training_lines(train, side, rules, options.max_lines, data.workers), options, tags)
+        for side in sides
+    ]
     made = Tokenizers.of(models, *rules)
     with new_folder(folder) as temporary:
         made.save(temporary)
@@ -158,23 +158,22 @@ def _rule(language: str, text: TextOptions) -> TextRule:
     return TextRule(language, text.normalize, text.tokenize, text.lowercase)
 
 
-def _training_lines(corpora: list[_Corpus], sides: list[int], rules: list[TextRule], most: int | None) -> Lines:
+def _training_lines(
+    corpora: list[_Corpus], sides: list[int], rules: list[TextRule], most: int | None, workers: int
+) -> Lines:
     total = sum(corpus.pairs for corpus in corpora)
     take = total if most is None else min(most, total)
+    if all(rules[side].trivial for side in sides):
+        workers = 1  # decoding a line costs less than sending it
 
     def lines() -> Iterator[str]:
-        row = 0
+        before = 0
         for corpus in corpora:
             names = [str(path) for path in corpus.paths]
-            for chunk in raw_chunks(corpus.paths, CHUNK):
-                texts = decode_chunk(chunk, names, [Flaws() for _ in names])
-                # Line i is taken when i·take/total passes a whole number: `take` lines, evenly spaced.
-                rows = range(row, row + len(texts[0]))
-                chosen = [at - row for at in rows if (at + 1) * take // total > at * take // total]
-                row += len(texts[0])
-                for side in sides:
-                    prefix = (corpus.options.prefix or "") if side == 0 else ""
-                    yield from rules[side].apply([prefix + texts[side][at] for at in chosen])
+            text = TrainingText(names, corpus.options.prefix or "", rules, sides, before, take, total)
+            for chunk in ordered_map(text, raw_chunks(corpus.paths, CHUNK), workers):
+                yield from chunk
+            before += corpus.pairs
 
     return lines
 

@@ -6,49 +6,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
-from transformer_kit.data.batching import by_length, cut
+from transformer_kit.data.buckets import Padding, padding
 from transformer_kit.data.dataset import ParallelDataset
 from transformer_kit.data.prepare import Prepared
-from transformer_kit.data.ragged import Ints
 
 Table = tuple[str, list[str], list[list[str]]]  # title, columns, rows
-
-
-@dataclass(frozen=True)
-class Padding:
-    """How a corpus fills batches of a token budget.
-
-    Attributes:
-        batches: how many there are.
-        efficiency: real tokens of both sides (with EOS) per cell of the padded blocks.
-        over_budget: pairs that alone are over the budget; training leaves them out of each epoch.
-    """
-
-    batches: int
-    efficiency: float
-    over_budget: int
-
-
-def padding(sources: Ints, targets: Ints, tokens: int) -> Padding:
-    """The padding of one corpus in batches of its own.
-
-    Args:
-        sources, targets: (rows,) lengths without EOS.
-        tokens: the budget.
-    """
-    fits = np.maximum(sources, targets) < tokens
-    source, target = sources[fits].astype(np.int64), targets[fits].astype(np.int64)
-    order = by_length(source, target)
-    source, target = source[order] + 1, target[order] + 1
-    spans = cut(np.maximum(source, target), tokens)
-    if not spans:
-        return Padding(0, 0.0, len(sources))
-    starts = np.array([start for start, _ in spans])
-    rows = np.diff(np.append(starts, len(source)))
-    cells = rows * (np.maximum.reduceat(source, starts) + np.maximum.reduceat(target, starts))
-    return Padding(len(spans), float((source.sum() + target.sum()) / cells.sum()), len(sources) - len(source))
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,9 @@ class Tokenizers:
             raise DataError(f"{folder}: the tokenizer is damaged ({error}); train it again") from None
         made = cls.of(models, *rules)
         if made.fingerprint != written:
-            raise DataError(f"{folder}: the tokenizer's files were changed since they were written; restore them")
+            raise DataError(
+                f"{folder}: the tokenizer's files are not those that were written; restore them, or train it again"
+            )
         check_fingerprint(written, expect, str(folder))
         return made
 
