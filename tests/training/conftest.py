@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -157,8 +158,10 @@ class Setup:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[..., Setup]:
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Setup]:
     """`make(steps=5, ...)`: options by name, and parts by name; the checkpoints stand in the test's folder."""
+
+    monkeypatch.setattr(os, "fsync", lambda handle: None)  # slow, and no test here pulls the plug
 
     def build(
         *,

@@ -181,6 +181,16 @@ def test_the_same_step_again_replaces(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step_000005"]
 
 
+def test_bytes_and_names_are_on_disk_before_the_rename(tmp_path, monkeypatch):
+    """A power cut after the rename must not find empty files: all is flushed first, the folder above it last."""
+    real, done = os.fsync, []
+    monkeypatch.setattr(os, "fsync", lambda handle: (done.append(os.readlink(f"/proc/self/fd/{handle}")), real(handle)))
+    save(store_in(tmp_path), 1)
+    folder = str(tmp_path / "step_000001.tmp")
+    assert {f"{folder}/{name}" for name in FILES} <= set(done)
+    assert done[-2:] == [folder, str(tmp_path)]
+
+
 # -- full disk -------------------------------------------------------------------------------------------------------
 
 

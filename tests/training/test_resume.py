@@ -13,8 +13,7 @@ from transformer_kit.errors import Interrupted
 
 CASES = {
     "plain": {},
-    "accumulation": {"accumulate_tokens": 29},
-    "log interval across the stop": {"log_every": 7, "accumulate_tokens": 29},
+    "accumulation, log interval across the stop": {"log_every": 7, "accumulate_tokens": 29},
     "bf16": {"precision": "bf16"},
 }
 
@@ -32,7 +31,7 @@ def train(make, folder, stops, **options):
 
 
 # 8 batches an epoch: 16 is an epoch border, 17 the middle of one
-@pytest.mark.parametrize("stops", [(17, 40), (16, 40), (1, 17, 40), (13, 14, 39, 40)])
+@pytest.mark.parametrize("stops", [(17, 40), (16, 40), (13, 17, 40)])
 @pytest.mark.parametrize("case", CASES)
 def test_resumed_equals_unbroken(make, case, stops):
     rows, given, weights = train(make, "whole", (40,), **CASES[case])

@@ -1,0 +1,102 @@
+"""Optimizers against their papers' algorithms in float64, and what they save."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from transformer_kit.errors import CheckpointError
+from transformer_kit.training.optimizer import build_optimizer, load_optimizer_state, optimizer_state
+from transformer_kit.training.options import OptimizerOptions
+
+ADAM = OptimizerOptions(name="adam", betas=[0.9, 0.98], eps=1e-9, weight_decay=0.0)
+ADAMW = OptimizerOptions(name="adamw", betas=[0.8, 0.95], eps=1e-8, weight_decay=0.3)
+
+
+def model_of(*sizes):
+    torch.manual_seed(1)
+    return nn.Sequential(*(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))).double()
+
+
+def train(model, optimizer, steps, first=1):
+    """Gradients made from the step's number; returns the learning rates used."""
+    for step in range(first, first + steps):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1 / step
+        for index, parameter in enumerate(model.parameters()):
+            draw = torch.Generator().manual_seed(100 * step + index)
+            parameter.grad = torch.randn(parameter.shape, generator=draw, dtype=torch.float64)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("options", [ADAM, ADAMW], ids=lambda o: o.name)
+def test_equals_the_papers_algorithm(options):
+    model = model_of(3, 5, 7)
+    expected = [parameter.detach().clone() for parameter in model.parameters()]
+    train(model, build_optimizer(options, model.parameters()), 4)
+    (b1, b2), eps = options.betas, options.eps
+    for index, value in enumerate(expected):
+        decay = options.weight_decay if value.dim() >= 2 else 0.0
+        m = v = torch.zeros_like(value)
+        for step in range(1, 5):
+            draw = torch.Generator().manual_seed(100 * step + index)
+            g = torch.randn(value.shape, generator=draw, dtype=torch.float64)
+            m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+            value -= 0.1 / step * decay * value
+            value -= 0.1 / step * (m / (1 - b1**step)) / ((v / (1 - b2**step)).sqrt() + eps)
+    assert all(torch.allclose(a, b, rtol=1e-10) for a, b in zip(model.parameters(), expected, strict=True))
+
+
+def test_frozen_parameters_stay():
+    model = model_of(3, 5)
+    model[0].bias.requires_grad_(False)
+    optimizer = build_optimizer(ADAMW, model.parameters())
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3]
+    before = model[0].bias.clone()
+    train(model, optimizer, 2)
+    assert torch.equal(model[0].bias, before)
+
+
+@pytest.mark.parametrize("options", [ADAM, ADAMW], ids=lambda o: o.name)
+def test_saved_and_loaded_goes_on_to_the_bit(options, tmp_path):
+    whole, parts = model_of(3, 5, 7), model_of(3, 5, 7)
+    train(whole, build_optimizer(options, whole.parameters()), 6)
+    first = build_optimizer(options, parts.parameters())
+    train(parts, first, 2)
+    torch.save(optimizer_state(first, parts), tmp_path / "state")
+    second = build_optimizer(options, parts.parameters())
+    load_optimizer_state(second, parts, torch.load(tmp_path / "state", weights_only=True), "state")
+    train(parts, second, 4, first=3)
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), parts.parameters(), strict=True))
+
+
+def test_another_optimizer_takes_each_parameters_own_moments():
+    """AdamW orders its groups differently; names, not places, say what belongs to what."""
+    model = model_of(3, 5, 7)
+    adam = build_optimizer(ADAM, model.parameters())
+    train(model, adam, 3)
+    saved = copy.deepcopy(optimizer_state(adam, model))
+    adamw = build_optimizer(ADAMW, model.parameters())
+    load_optimizer_state(adamw, model, saved, "state")
+    for name, parameter in model.named_parameters():
+        assert torch.equal(adamw.state[parameter]["exp_avg"], saved[name]["exp_avg"])
+    assert adamw.param_groups[0]["betas"] == (0.8, 0.95), "options are the new ones"
+    train(model, adamw, 1, first=4)
+
+
+@pytest.mark.parametrize(
+    ("saved", "says"),
+    [
+        ([], "another model"),
+        ({"9.weight": {}}, "another model"),
+        ({"0.bias": {"exp_avg": torch.zeros(7)}}, r"0\.bias has another shape"),
+    ],
+)
+def test_a_state_that_does_not_fit(saved, says):
+    model = model_of(3, 5)
+    with pytest.raises(CheckpointError, match=says):
+        load_optimizer_state(build_optimizer(ADAM, model.parameters()), model, saved, "trainer.pt")
