@@ -150,12 +150,14 @@ def test_finished_sentences_leave_and_the_bound_stops_the_rest() -> None:
     class Sure(TableScorer):
         def logits(self, source, prefix):
             row = super().logits(source, prefix)
-            row[EOS] = 30.0 if len(prefix) == 2 else -30.0
+            row[4] = 9.0
+            row[EOS] = 30.0 if prefix == (4, 4) else -30.0
             return row
 
     sure = Sure(vocab=11)
-    search(sure, beam=3, max_extra=40)  # only the bound can stop it: every beam's third token is EOS
-    assert len(sure.steps) == 3
+    found = search(sure, beam=3, max_extra=40)
+    assert [best.ids for (best,) in found] == [[4, 4, EOS]] * len(SOURCES)
+    assert len(sure.steps) == 3  # the other two never end, and can never win
 
 
 def test_no_sources_give_no_hypotheses() -> None:

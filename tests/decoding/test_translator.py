@@ -94,10 +94,13 @@ def test_a_stream_is_read_one_chunk_ahead_and_no_further() -> None:
     assert len(taken) == 7
 
 
-def test_the_model_returns_to_training_mode() -> None:
+def test_the_model_evaluates_and_returns_to_training_mode() -> None:
     subject = translator()
     subject.model.train()
+    seen = []
+    subject.model.encoder.register_forward_pre_hook(lambda module, _: seen.append(module.training))
     subject.translate(["abc"])
+    assert seen == [False]
     assert subject.model.training
 
 
