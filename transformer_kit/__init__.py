@@ -1,1 +1,27 @@
-"""Train, decode and compare Transformers from declarative YAML."""
+"""Train, decode and compare Transformers from declarative YAML.
+
+    from transformer_kit import load, Translator
+
+`load` gives the model, tokenizers and configuration of a run folder; `Translator` translates with it.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformer_kit.tasks.api import Translator
+    from transformer_kit.tasks.load import load
+
+__all__ = ["Translator", "load"]
+
+
+def __getattr__(name: str) -> object:
+    # Loaded when asked for: the command line must not pay for torch before it needs it.
+    if name == "load":
+        from transformer_kit.tasks.load import load
+
+        return load
+    if name == "Translator":
+        from transformer_kit.tasks.api import Translator
+
+        return Translator
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -38,7 +38,16 @@ from transformer_kit.training.weights import fill, save_tensors
 log = get_logger(__name__)
 
 METRICS_FILE, LOG_FILE = "metrics.jsonl", "train.log"
-PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "sacremoses", "safetensors", "hydra-core", "transformer-kit")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "sentencepiece",
+    "sacrebleu",
+    "sacremoses",
+    "safetensors",
+    "hydra-core",
+    "transformer-kit",
+)
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,12 @@ def make_validation(
         scores = {"loss": total.loss, "perplexity": total.perplexity, "accuracy": total.accuracy}
         if wanted.bleu is not None:
             hypotheses = Translator(model, tokenizers, config.decoding, model_limit(config)).translate(sources)
-            scores["bleu"] = Metric(wanted.bleu, lowercase=False, language=language).score(hypotheses, [references]).value
-            for source, reference, hypothesis in list(zip(sources, references, hypotheses, strict=True))[: wanted.samples]:
+            scores["bleu"] = (
+                Metric(wanted.bleu, lowercase=False, language=language).score(hypotheses, [references]).value
+            )
+            for source, reference, hypothesis in list(zip(sources, references, hypotheses, strict=True))[
+                : wanted.samples
+            ]:
                 log.info("  source      %s\n  reference   %s\n  hypothesis  %s", source, reference, hypothesis)
         return scores
 

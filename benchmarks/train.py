@@ -1,0 +1,160 @@
+"""How many real target tokens a second tkit trains on, on the workloads that other toolkits are measured on.
+
+    python benchmarks/train.py --config tiny --precision fp32 \\
+        --vocabulary m30k.model --source train.en --target train.de
+
+- `tiny`: d 128, ff 256, 4 heads, 4+4 layers, dropout 0.3 on embeddings, residuals, attention, activations, batches of
+  at most 4096 padded tokens on the longer side. `base`: d 512, ff 2048, 8 heads, 6+6 layers, dropout 0.1, 2048 tokens.
+- Post-norm, sinusoids, ReLU, one matrix for source, target and output, Adam, label smoothing 0.1.
+- What is timed is the loop's own update (batch maker, forward, backward, gradient norm, Adam), in windows after a
+  warm-up. A token counts once, when it is a real label; padding never does.
+
+One JSON line goes to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import sentencepiece
+import torch
+
+from transformer_kit.batch import Batch
+from transformer_kit.config.build import build_model, build_objective, count_parameters
+from transformer_kit.config.compose import compose
+from transformer_kit.data.batching import BatchStream
+from transformer_kit.data.corpus import read_lines
+from transformer_kit.data.options import BatchOptions, SamplingOptions
+from transformer_kit.data.ragged import Ints, Ragged, from_lists
+from transformer_kit.training.optimizer import build_optimizer
+from transformer_kit.training.precision import resolve_device, resolve_precision
+from transformer_kit.training.schedule import build_schedule
+from transformer_kit.training.step import Step
+from transformer_kit.training.update import Updater
+
+DROPOUT = "model.dropout={{embedding: {0}, residual: {0}, attention: {0}, feedforward: {0}}}"
+WORKLOADS = {
+    "tiny": (["model/size=tiny", DROPOUT.format(0.3)], 4096),
+    "base": (["model/size=base", DROPOUT.format(0.1)], 2048),
+}
+COMMON = ["schedule=constant", "schedule.lr=3e-4", "schedule.warmup=0", "trainer.clip_norm=null"]
+PAIR = ["data.train=[{source: x, target: y}]", "data.valid=[{source: x, target: y}]"]  # only to make a whole config
+
+
+class Corpus:
+    """Encoded pairs in memory, with what `BatchStream` asks of a data set."""
+
+    def __init__(self, source: list[list[int]], target: list[list[int]]) -> None:
+        self._sides = {"source": from_lists(source), "target": from_lists(target)}
+        self.source_lengths, self.target_lengths = (side.lengths for side in self._sides.values())
+
+    def __len__(self) -> int:
+        return len(self.source_lengths)
+
+    def ids(self, side: str, rows: Ints) -> Ragged:
+        return self._sides[side].gather(rows)
+
+
+class Weighted:
+    """A mixture's only member."""
+
+    def __init__(self, dataset: Corpus) -> None:
+        self.dataset, self.weight = dataset, 1.0
+
+
+def batches(pieces: sentencepiece.SentencePieceProcessor, source: Path, target: Path, tokens: int) -> Iterator[Batch]:
+    sides = [pieces.encode([line.strip() for line in read_lines(path)]) for path in (source, target)]
+    stream = BatchStream(
+        [Weighted(Corpus(*sides))],  # type: ignore[list-item]  # in memory instead of on disk
+        BatchOptions(tokens=tokens, pool=65536),
+        temperature=1.0,
+        seed=1,
+        sampling=SamplingOptions(alpha=0.0, nbest=-1),
+        tokenizers=None,  # type: ignore[arg-type]  # only read when sampling
+    )
+    return iter(stream)
+
+
+def busy_elsewhere() -> tuple[float, float, float]:
+    """(wall, own CPU, machine CPU) seconds; the difference of two marks tells how many cores others used."""
+    with open("/proc/stat") as file:
+        ticks = [int(value) for value in file.readline().split()[1:9]]
+    machine = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+    times = os.times()
+    return time.perf_counter(), times.user + times.system, machine
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", choices=sorted(WORKLOADS), default="tiny")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--vocabulary", type=Path, required=True, help="a SentencePiece model")
+    parser.add_argument("--source", type=Path, required=True)
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--warm", type=float, default=6.0, help="seconds before the first window")
+    parser.add_argument("--window", type=float, default=5.0, help="seconds of a window")
+    parser.add_argument("--windows", type=int, default=4)
+    given = parser.parse_args()
+
+    torch.set_num_threads(given.threads)
+    overrides, tokens = WORKLOADS[given.config]
+    config = compose("train", [*overrides, *COMMON, *PAIR])
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(given.vocabulary))
+    torch.manual_seed(1)
+    model = build_model(config.model, len(pieces), len(pieces)).train()
+    step = Step(model, build_objective(config.objective, pad_id=0))
+    precision = resolve_precision(given.precision, resolve_device("cpu"))
+    optimizer = build_optimizer(config.optimizer, model.parameters())
+    updater = Updater(step, optimizer, build_schedule(config.schedule), precision, None, seed=1)
+    feed = batches(pieces, given.source, given.target, tokens)
+    done, real, cells = 0, 0, 0
+
+    def update() -> int:
+        nonlocal done, real, cells
+        batch = next(feed)
+        outcome = updater.run([batch], done, done + 1)
+        done += 1
+        real += outcome.labels
+        cells += batch.labels.numel()
+        return outcome.labels
+
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < given.warm or done < 2:
+        update()
+    rates, foreign = [], []
+    for _ in range(given.windows):
+        mark, labels = busy_elsewhere(), 0
+        while time.perf_counter() - mark[0] < given.window:
+            labels += update()
+        end = busy_elsewhere()
+        wall = end[0] - mark[0]
+        rates.append(labels / wall)
+        foreign.append(max(0.0, (end[2] - mark[2] - (end[1] - mark[1])) / wall))
+    row = {
+        "peer": "tkit",
+        "workload": f"T-{given.config}",
+        "precision": given.precision,
+        "unit": "target tokens/s",
+        "min": round(min(rates), 2),
+        "median": round(statistics.median(rates), 2),
+        "max": round(max(rates), 2),
+        "windows": [round(rate, 2) for rate in rates],
+        "other_cores": [round(share, 2) for share in foreign],
+        "padding_efficiency": round(real / cells, 3),
+        "threads": given.threads,
+        "params": count_parameters(model),
+        "torch": torch.__version__,
+        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    print(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""`tkit translate`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+
+from transformer_kit.errors import DataError
+
+RunOption = Annotated[Path, typer.Option("-m", "--model", help="The run folder.", show_default=False)]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option("--checkpoint", help="best, last or a step, instead of the run's final model.", show_default=False),
+]
+UseOverrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[OVERRIDES]...",
+        help="Options that the weights do not depend on: decoding.beam=8 decoding=greedy trainer.device=cpu.",
+        show_default=False,
+    ),
+]
+
+
+def translate(
+    model: RunOption,
+    overrides: UseOverrides = None,
+    source: Annotated[
+        Path | None, typer.Option("-i", "--input", help="Text to translate; stdin by default.", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Where translations go; stdout by default.", show_default=False),
+    ] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Put `score TAB` in front of each translation.")] = False,
+    checkpoint: Checkpoint = None,
+) -> None:
+    """Translate text, one line in, one line out, nothing else on stdout.
+
+    An empty line stays empty. With decoding.n_best above 1 each line gives several: number TAB score TAB translation.
+    """
+    from transformer_kit.tasks.translate import translate as task
+
+    with _source(source) as lines, sink(output) as out:
+        task(model, lines, out, overrides=overrides or [], checkpoint=checkpoint, scores=scores)
+
+
+def _source(path: Path | None) -> contextlib.AbstractContextManager[BinaryIO]:
+    if path is None:
+        return contextlib.nullcontext(sys.stdin.buffer)
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def sink(path: Path | None) -> Iterator[BinaryIO]:
+    """Stdout, or a file that appears whole or not at all."""
+    if path is None:
+        yield sys.stdout.buffer
+        return
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

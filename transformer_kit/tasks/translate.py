@@ -1,0 +1,45 @@
+"""`tkit translate`, and the same for Python: text in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from transformer_kit.decoding.pipe import translate_pipe
+from transformer_kit.decoding.translator import Translator
+from transformer_kit.tasks.load import load, model_limit, set_threads
+
+
+def make_translator(run: str | Path, overrides: Sequence[str] = (), checkpoint: str | None = None) -> Translator:
+    """A translator with the model, the tokenizers and the search of a run.
+
+    Args:
+        run: the run folder.
+        overrides: `decoding.beam=8`, `trainer.device=cpu`, ….
+        checkpoint: see `load`.
+
+    Raises:
+        TkitError: see `load`.
+    """
+    loaded = load(run, overrides, checkpoint)
+    set_threads(loaded.config.trainer.threads)
+    return Translator(loaded.model, loaded.tokenizers, loaded.config.decoding, model_limit(loaded.config))
+
+
+def translate(
+    run: str | Path,
+    source: BinaryIO,
+    sink: BinaryIO,
+    *,
+    overrides: Sequence[str] = (),
+    checkpoint: str | None = None,
+    scores: bool = False,
+) -> int:
+    """Translate a stream line by line; the number of lines.
+
+    Args:
+        source, sink: UTF-8 text; see `translate_pipe` for the rules.
+        scores: put `score TAB` in front of each translation.
+    """
+    return translate_pipe(source, sink, make_translator(run, overrides, checkpoint), scores=scores)
