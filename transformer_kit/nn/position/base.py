@@ -21,6 +21,9 @@ class Position(nn.Module):
 
     limit: int | None = None
 
+    def __init__(self) -> None:
+        super().__init__()  # without it, a scheme without options would seem to take any: torch's own takes all
+
     def embed(self, x: Tensor, at: Tensor) -> Tensor:
         """Add to what enters the stack.
 
