@@ -42,7 +42,7 @@ class Shown(StrEnum):
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[OVERRIDES]...",
+        metavar="OVERRIDE",
         help="GROUP=NAME, KEY=VALUE or +recipe=NAME; for example model/position=rope trainer.steps=2000.",
         show_default=False,
     ),

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,7 +37,7 @@ from transformer_kit.config.overrides import (
     one_line,
     quoted,
 )
-from transformer_kit.config.plain import keep_env, typed, unmark
+from transformer_kit.config.plain import keep_env, key_of, typed, unmark
 from transformer_kit.config.schema import ENTRIES, SLOTS, Config
 from transformer_kit.errors import ConfigError
 
@@ -70,7 +71,16 @@ def compose(
         if tree is None:
             good, tree = _compose_piecewise(entry, extra, given, group_options(config_dirs), problems)
         data = _plain(tree, problems)
-    return typed(ENTRIES[entry], data, [item.canonical for item in good], problems, check=check)
+        try:
+            return typed(ENTRIES[entry], data, [item.canonical for item in good], problems, check=check)
+        except ConfigError as error:
+            # Options with a wrong type hide what else is wrong beside them: look again without them.
+            named = {key_of(line) for line in error.problems}
+            rest = [item.text for item in good if item.key not in named]
+            if len(rest) < len(good):
+                data = _plain(hydra_compose(entry, [*extra, *rest]), [])
+                typed(ENTRIES[entry], data, [], error.problems, check=check)
+            raise
 
 
 @contextmanager
@@ -100,12 +110,18 @@ def register(config_dirs: Sequence[str | Path], problems: list[str]) -> list[str
     stored |= {key: (path, None) for key, path in sources.slot_files(folders, SLOTS).items()}
     for (group, name), (path, package) in stored.items():
         try:
-            node = OmegaConf.load(path)
+            node = _load(path, path.stat().st_mtime_ns)
         except Exception as error:  # YAML errors of several libraries
             problems.append(f"{path}: {one_line(error)}")
             continue
         store.store(name=name, node=node, group=group, package=package, provider="recipes")
     return [f"hydra.searchpath={[f'file://{folder}' for folder in folders]!r}"] if folders else []
+
+
+@cache
+def _load(path: Path, changed: int) -> DictConfig | ListConfig:
+    """A YAML file, read once as long as it does not change: a sweep composes many times."""
+    return OmegaConf.load(path)
 
 
 def parse(overrides: Sequence[str], problems: list[str], *, sweep: bool = False) -> list[Line]:
@@ -140,16 +156,16 @@ def _parse_one(text: str) -> Override:
 
 
 def _line(item: Override) -> Line:
-    swept = item.is_sweep_override()
-    value = None if swept else item.value()
-    shown = "" if item.is_delete() and value is None else item.get_value_element_as_str()
+    text, swept = str(item.input_line), item.is_sweep_override()
+    canonical = text
+    if not swept and not item.is_delete():
+        canonical = f"{item.get_key_element()}={item.get_value_element_as_str()}"
     return Line(
-        text=str(item.input_line),
+        text=text,
         key=item.key_or_group,
-        value=value,
-        canonical=item.get_key_element() + (f"={shown}" if shown or not item.is_delete() else ""),
+        value=None if swept else item.value(),
+        canonical=canonical,
         added=item.is_add() or item.is_force_add(),
-        deleted=item.is_delete(),
     )
 
 
@@ -273,22 +289,30 @@ def _compose_piecewise(
     """The configuration of those overrides that can be applied, and a problem for each of the others."""
     good: list[Line] = []
 
-    def try_one(item: Line, problem: str | None) -> None:
-        problem = problem or _refusal(entry, [*extra, *(other.text for other in good)], item)
-        if problem is None:
-            good.append(item)
-        else:
-            problems.append(problem)
+    def tree() -> DictConfig:
+        return hydra_compose(entry, [*extra, *(item.text for item in good)])
 
-    for item in given:  # groups first: they bring the keys that the others change
-        if item.is_group(groups):
-            try_one(item, group_problem(item, groups))
-    tree = hydra_compose(entry, [*extra, *(item.text for item in good)])
-    keys = list(known_keys(OmegaConf.to_container(tree)))
-    for item in given:
-        if not item.is_group(groups):
-            try_one(item, key_problem(item, keys))
-    return good, hydra_compose(entry, [*extra, *(item.text for item in good)])
+    def accept(items: Sequence[Line]) -> None:
+        """Take what Hydra takes: all at once if it can be, else one by one."""
+        if _compose_all(entry, extra, [*good, *items]) is not None:
+            good.extend(items)
+            return
+        for item in items:
+            problem = _refusal(entry, [*extra, *(other.text for other in good)], item)
+            if problem is None:
+                good.append(item)
+            else:
+                problems.append(problem)
+
+    def sift(item: Line, problem: str | None) -> bool:
+        problems.extend([problem] if problem else [])
+        return problem is None
+
+    # Groups first: they bring the keys that the others change.
+    accept([item for item in given if item.is_group(groups) and sift(item, group_problem(item, groups))])
+    keys = list(known_keys(OmegaConf.to_container(tree())))
+    accept([item for item in given if not item.is_group(groups) and sift(item, key_problem(item, keys))])
+    return good, tree()
 
 
 def _refusal(entry: str, before: Sequence[str], item: Line) -> str | None:

@@ -83,14 +83,13 @@ class Reader:
             if key not in fields:
                 self._bad((*at, key), f"unknown key{nearest(str(key), fields)}")
         values: dict[str, Any] = {}
-        before = len(self.problems)
         for name, field in fields.items():
             if name in data:
                 is_path = bool(field.metadata.get("path"))
                 values[name] = self.read(hints[name], data[name], (*at, name), path=is_path)
             elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-                self._bad((*at, name), "is missing from the configuration")
-        if len(self.problems) > before:
+                values[name] = self._bad((*at, name), "is missing from the configuration")
+        if any(value is _BAD for value in values.values()):
             return _BAD
         made = kind(**values)
         if hasattr(made, "problems"):
@@ -134,12 +133,14 @@ class Reader:
     def _list(self, item: Any, data: Any, at: tuple[str | int, ...], path: bool) -> Any:
         if isinstance(data, str) or not isinstance(data, Sequence):
             return self._bad(at, f"expected a list such as [a, b], got {data!r}")
-        return [self.read(item, value, (*at, index), path=path) for index, value in enumerate(data)]
+        values = [self.read(item, value, (*at, index), path=path) for index, value in enumerate(data)]
+        return _BAD if any(value is _BAD for value in values) else values
 
     def _dict(self, item: Any, data: Any, at: tuple[str | int, ...]) -> Any:
         if not isinstance(data, Mapping):
             return self._bad(at, f"expected key: value pairs, got {data!r}")
-        return {str(key): self.read(item, value, (*at, str(key))) for key, value in data.items()}
+        values = {str(key): self.read(item, value, (*at, str(key))) for key, value in data.items()}
+        return _BAD if any(value is _BAD for value in values.values()) else values
 
     def _scalar(self, kind: type, data: Any, at: tuple[str | int, ...], path: bool) -> Any:
         value = _SCALARS[kind](data)

@@ -21,7 +21,6 @@ class Line:
         value: the parsed value; a list of names for `+recipe=[a,b]`.
         canonical: `key=value` in one spelling (`trainer.lr=0.0001` for `1e-4`), `+` kept.
         added: whether it starts with `+` or `++`.
-        deleted: whether it starts with `~`.
     """
 
     text: str
@@ -29,7 +28,6 @@ class Line:
     value: Any
     canonical: str
     added: bool = False
-    deleted: bool = False
 
     def is_group(self, groups: Collection[str]) -> bool:
         return "/" in self.key or self.key in groups

@@ -29,20 +29,27 @@ def typed(kind: type[Config], data: dict[str, Any], given: list[str], problems: 
     Raises:
         ConfigError: with every problem, those known already first.
     """
-    named = {line.partition(":")[0] for line in problems}
+    found: list[str] = []
     reader = Reader(Path.cwd())
-    config = reader.read(kind, with_env(data, problems if check else None))
-    problems += [line for line in reader.problems if line.partition(":")[0] not in named]
+    config = reader.read(kind, with_env(data, found if check else None))
+    found += reader.problems
     for at in reader.paths:
         _make_absolute(data, at, reader.base)
     if check:
         from transformer_kit.config.check import model_problems  # imports torch
 
-        problems += model_problems(config if isinstance(config, Config) else data)
+        found += model_problems(config if isinstance(config, Config) else data)
+    named = {key_of(line) for line in problems}
+    problems += [line for line in dict.fromkeys(found) if key_of(line) not in named]
     if problems:
-        raise ConfigError(list(dict.fromkeys(problems)))
+        raise ConfigError(problems)
     config.source = Source({field.name: data[field.name] for field in fields(kind) if field.name in data}, given)
     return config
+
+
+def key_of(line: str) -> str:
+    """The key that a problem's line starts with."""
+    return re.split("[:=]", line, maxsplit=1)[0]
 
 
 def with_env(data: Any, problems: list[str] | None, at: tuple[str | int, ...] = ()) -> Any:
