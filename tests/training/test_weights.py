@@ -142,6 +142,23 @@ def test_final_weights(make, final, kind, count, expected):
         assert all(torch.equal(tensors[n], t) for n, t in unique_tensors(setup.model).items())
 
 
+@pytest.mark.parametrize(
+    ("final", "harmed", "expected"),
+    [("last", 6, ("last", [4])), ("best", 2, ("last", [6])), ("average", 4, ("average", [2, 6]))],
+)
+def test_a_damaged_checkpoint_is_no_part_of_the_final_model(make, final, harmed, expected):
+    """One flipped bit loads without an error; only the manifest tells."""
+    average = AverageOptions(kind="last", count=3)
+    setup = make(steps=6, save_every=2, validate_every=2, final=final, average=average)
+    setup.trainer.fit()
+    path = setup.store.folder / f"step_{harmed:06d}" / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    load_tensors(path)
+    assert final_weights(setup.store, setup.options)[1:] == expected
+
+
 def test_final_best_without_scores_is_the_last(make):
     setup = make(steps=4, validate=lambda model: {"loss": math.nan})
     setup.trainer.fit()

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from transformer_kit.errors import CheckpointError
+from transformer_kit.logs import get_logger
 from transformer_kit.training.checkpoint import MODEL, Checkpoint, CheckpointStore
 from transformer_kit.training.options import TrainerOptions
 from transformer_kit.training.weights import load_tensors
+
+log = get_logger(__name__)
 
 
 def average(paths: Sequence[Path]) -> dict[str, Tensor]:
@@ -40,7 +43,7 @@ def final_weights(store: CheckpointStore, options: TrainerOptions) -> tuple[dict
 
     Returns:
         The tensors; `best`, `average` or `last`; the steps that they come from. Without a validated checkpoint `best`
-        is the last one.
+        is the last one. Damaged checkpoints are passed over; an average says so when it is of fewer than asked for.
     """
     kind, chosen = _choose(store, options)
     if not chosen:
@@ -51,9 +54,12 @@ def final_weights(store: CheckpointStore, options: TrainerOptions) -> tuple[dict
 def _choose(store: CheckpointStore, options: TrainerOptions) -> tuple[str, list[Checkpoint]]:
     if options.final == "average":
         pick = store.best if options.average.kind == "best" else store.last
-        chosen = pick(options.average.count)
+        chosen = store.verified(pick(options.average.count))
+        if len(chosen) < options.average.count:
+            log.warning("%d checkpoints are there to average, not %d", len(chosen), options.average.count)
         if chosen:
             return "average", chosen
-    if options.final == "best" and (best := store.best(1)):
+    if options.final == "best" and (best := store.verified(store.best(1))):
         return "best", best
-    return "last", store.last(1)
+    newest = store.latest_good()
+    return "last", [] if newest is None else [newest]

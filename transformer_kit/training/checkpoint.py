@@ -13,7 +13,7 @@ import json
 import pickle
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,13 @@ class CheckpointStore:
         return merit is not None and (
             len(kept) < self._keep_best or any(merit > self._sign * float(c.scores[self._metric] or 0) for c in kept)
         )
+
+    def verified(self, found: Sequence[Checkpoint]) -> list[Checkpoint]:
+        """Those whose files equal their manifest; a warning names the others."""
+        wrong = {c.path: why for c in found if (why := why_damaged(c.path, FILES)) is not None}
+        for path, why in wrong.items():
+            log.warning("damaged checkpoint %s passed over: %s", path, why)
+        return [c for c in found if c.path not in wrong]
 
     # -- writing -------------------------------------------------------------------------------------------------
 

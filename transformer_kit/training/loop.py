@@ -296,8 +296,6 @@ class Trainer:
         raise Interrupted(f"{what}, but the state could not be saved: {where}")
 
     def _resume(self) -> None:
-        if self._options.threads is not None:
-            torch.set_num_threads(self._options.threads)
         found = self._store.recover()
         if found is not None:
             saved = found.state()
