@@ -35,7 +35,7 @@ def options(**changes: object) -> DecodingOptions:
         "min_length": 0,
         "max_extra": 5,
         "max_length": None,
-        "batch_tokens": 100,
+        "batch_tokens": 500,
         "chunk": 11,
         "precision": "fp32",
         "detokenize": True,

@@ -41,7 +41,8 @@ class DecodingOptions:
         min_length: the fewest tokens of a hypothesis, EOS included; 0 and 1 both allow an empty translation.
         max_extra: a hypothesis has at most (source tokens, EOS included) + max_extra tokens, EOS included.
         max_length: an absolute limit on the same count; null for none (the model's own limit always holds).
-        batch_tokens: rows times longest source, EOS included, in one batch; a single longer line is a batch of its own.
+        batch_tokens: sentences × beam × longest source, EOS included, in one batch; a line that is more by itself is a
+            batch of its own.
         chunk: lines read ahead at most, to be sorted by length; a pipe never waits for a chunk to fill.
         precision: `fp32`, in which a hypothesis does not depend on its neighbours, or `bf16`.
         detokenize: undo the tokenisation of the tokenizer's text rule (Moses) in the output.

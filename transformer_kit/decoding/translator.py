@@ -138,7 +138,8 @@ class Translator:
             if index not in rows:
                 results[index] = [EMPTY]
         given = 0
-        for batch in token_batches({index: len(ids) for index, ids in rows.items()}, self.options.batch_tokens):
+        budget = self.options.batch_tokens // self.options.beam
+        for batch in token_batches({index: len(ids) for index, ids in rows.items()}, budget):
             for index, candidates in zip(batch, self._decode([rows[i] for i in batch]), strict=True):
                 results[index] = candidates
             while given < len(results) and (ready := results[given]) is not None:
