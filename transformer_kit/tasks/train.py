@@ -24,7 +24,7 @@ from transformer_kit.data.tokenizer import Tokenizers
 from transformer_kit.errors import ConfigError, Interrupted
 from transformer_kit.logs import get_logger
 from transformer_kit.tasks.load import ENVIRONMENT, TOKENIZER, checkpoints, run_tokenizers, set_threads
-from transformer_kit.tasks.validate import make_validation
+from transformer_kit.tasks.validate import Validation
 from transformer_kit.training.average import final_weights
 from transformer_kit.training.checkpoint import MODEL
 from transformer_kit.training.loop import Summary, Trainer
@@ -38,6 +38,7 @@ from transformer_kit.training.weights import fill, save_tensors
 log = get_logger(__name__)
 
 METRICS_FILE, LOG_FILE = "metrics.jsonl", "train.log"
+HYPOTHESES = "validation.hypotheses"  # translations of the validation data by the final model
 PACKAGES = (
     "torch",
     "numpy",
@@ -75,7 +76,7 @@ def train(config: Config, progress: Progress) -> Trained:
     """
     with open_run(config) as run:
         done = run.result()
-        if done is not None and _has_ended(done, config):
+        if done is not None and has_ended(done, config):
             return Trained(run.path, True, done)
         handler = logs.add_file(run.path / LOG_FILE)
         try:
@@ -90,7 +91,7 @@ def train(config: Config, progress: Progress) -> Trained:
         return Trained(run.path, False, result)
 
 
-def _has_ended(result: Mapping[str, Any], config: Config) -> bool:
+def has_ended(result: Mapping[str, Any], config: Config) -> bool:
     """Whether a finished run has nothing left to do: its budget may have been raised since."""
     if result.get("status") != "complete":
         return False
@@ -113,6 +114,7 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     _record_start(run, tokenizers, precision)
     log.info("%s parameters, %s training pairs", f"{parameters:,}", f"{sum(len(c.dataset) for c in prepared.train):,}")
     objective = build_objective(config.objective, pad_id=tokenizers.target.pad_id)
+    validate = Validation(config, prepared.valid, tokenizers, objective)
     store = checkpoints(run.path, config)
     trainer = Trainer(
         model=model,
@@ -124,7 +126,7 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
         precision=precision,
         store=store,
         seed=config.seed,
-        validate=make_validation(config, prepared.valid, tokenizers, objective),
+        validate=validate,
         progress=progress,
         trackers=[Jsonl(run.path / METRICS_FILE)],
     )
@@ -132,12 +134,14 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     tensors, kind, steps = final_weights(store, config.trainer)
     fill(model, tensors, str(store.folder))
     scores = dict(summary.scores)
-    if steps != [summary.step]:  # other weights than those validated last
-        began = time.monotonic()
-        scores = dict(make_validation(config, prepared.valid, tokenizers, objective)(model))
+    if steps != [summary.step] or not (validate.hypotheses or config.trainer.validation.bleu is None):
+        began = time.monotonic()  # other weights than those validated last, or validated in an earlier session
+        scores = dict(validate(model))
         said = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
         log.info("final model (%s of %d): validation  %s  (%.0f s)", kind, len(steps), said, time.monotonic() - began)
     save_tensors(run.path / MODEL, tensors)
+    if validate.hypotheses:
+        write_text(run.path / HYPOTHESES, "".join(f"{line}\n" for line in validate.hypotheses))
     result = _result(summary, parameters, kind, steps, scores, precision)
     run.write_result(result)
     return result

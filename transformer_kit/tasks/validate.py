@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from itertools import islice
 
 from torch import nn
 
@@ -19,30 +20,42 @@ from transformer_kit.tasks.load import model_limit
 log = get_logger(__name__)
 
 
-def make_validation(
-    config: Config, dataset: ParallelDataset, tokenizers: Tokenizers, objective: nn.Module
-) -> Callable[[nn.Module], Mapping[str, float]]:
-    """A function from a model to its scores: loss, perplexity, accuracy and, if asked for, bleu.
+class Validation:
+    """From a model to its scores: loss, perplexity, accuracy and, if asked for, bleu.
 
     BLEU is of the translations that `tkit translate` gives (the same search, fp32) against the raw references. The
     first translations are shown in the log.
-    """
-    wanted = config.trainer.validation
-    sources, references = (list(side) for side in zip(*dataset.texts(), strict=True))
-    language = config.data.target_language
 
-    def validate(model: nn.Module) -> Mapping[str, float]:
-        total = likelihood(model, objective, eval_batches(dataset, config.data.batch.tokens, model_limit(config)))
+    Args:
+        config: the run's.
+        dataset: prepared validation data.
+        tokenizers: the run's.
+        objective: what is trained; called without gradients.
+
+    Attributes:
+        hypotheses: the translations of the last call; empty where BLEU is not asked for.
+    """
+
+    def __init__(self, config: Config, dataset: ParallelDataset, tokenizers: Tokenizers, objective: nn.Module) -> None:
+        self._config, self._dataset, self._tokenizers, self._objective = config, dataset, tokenizers, objective
+        self._wanted = config.trainer.validation
+        self._sources, self._references = (list(side) for side in zip(*dataset.texts(), strict=True))
+        self.hypotheses: list[str] = []
+
+    def __call__(self, model: nn.Module) -> Mapping[str, float]:
+        config, limit = self._config, model_limit(self._config)
+        batches = eval_batches(self._dataset, config.data.batch.tokens, limit)
+        total = likelihood(model, self._objective, batches)
         scores = {"loss": total.loss, "perplexity": total.perplexity, "accuracy": total.accuracy}
-        if wanted.bleu is not None:
-            hypotheses = Translator(model, tokenizers, config.decoding, model_limit(config)).translate(sources)
-            scores["bleu"] = (
-                Metric(wanted.bleu, lowercase=False, language=language).score(hypotheses, [references]).value
-            )
-            for source, reference, hypothesis in list(zip(sources, references, hypotheses, strict=True))[
-                : wanted.samples
-            ]:
-                log.info("  source      %s\n  reference   %s\n  hypothesis  %s", source, reference, hypothesis)
+        if self._wanted.bleu is not None:
+            translator = Translator(model, self._tokenizers, config.decoding, limit)
+            self.hypotheses = translator.translate(self._sources)
+            metric = Metric(self._wanted.bleu, lowercase=False, language=config.data.target_language)
+            scores["bleu"] = metric.score(self.hypotheses, [self._references]).value
+            self._show()
         return scores
 
-    return validate
+    def _show(self) -> None:
+        shown = zip(self._sources, self._references, self.hypotheses, strict=True)
+        for source, reference, hypothesis in islice(shown, self._wanted.samples):
+            log.info("  source      %s\n  reference   %s\n  hypothesis  %s", source, reference, hypothesis)

@@ -1,0 +1,139 @@
+"""Training as a whole: what a run leaves, and that stopping and going on changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from transformer_kit.config.schema import Config
+from transformer_kit.console import NoProgress
+from transformer_kit.data.tokenizer import Tokenizers
+from transformer_kit.errors import DataError, RunError
+from transformer_kit.tasks.load import load
+from transformer_kit.tasks.train import Trained, train
+
+Make = Callable[..., Config]
+STOCHASTIC = [
+    "model.dropout={embedding: 0.1, residual: 0.2, attention: 0.1, feedforward: 0.1}",
+    "trainer.accumulate_tokens=200",
+    "data.batch.pool=100",
+]
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    timed = ("seconds", "tokens_per_second")
+    return [{k: v for k, v in json.loads(line).items() if k not in timed} for line in lines]
+
+
+def test_a_run_leaves_what_the_design_lists(trained: Trained) -> None:
+    names = {path.name for path in trained.folder.iterdir()}
+    expected = {"config.yaml", "tokenizer", "model.safetensors", "checkpoints", "metrics.jsonl", "train.log"}
+    assert expected | {"result.json", "environment.json"} <= names
+    result = json.loads((trained.folder / "result.json").read_text())
+    assert result["status"] == "complete"
+    assert result["step"] == 60
+    assert result["parameters"] == sum(t.numel() for t in load_file(trained.folder / "model.safetensors").values())
+    assert set(result["scores"]) == {"loss", "perplexity", "accuracy", "bleu"}
+
+
+def test_a_small_model_learns(trained: Trained) -> None:
+    losses = [row["loss"] for row in rows(trained.folder) if row["kind"] == "train"]
+    assert losses[-1] < 0.75 * losses[0]
+
+
+@pytest.mark.parametrize("stops", [(17,), (10, 31)])
+def test_forty_steps_equal_a_stop_and_a_resume_to_the_bit(tmp_path: Path, run_config: Make, stops: tuple[int]) -> None:
+    """Losses, learning rates, digests of sample ids, validation scores, parameters; with dropout and accumulation,
+    pools smaller than the data, over several epochs."""
+    whole = train(run_config(tmp_path, "run.name=whole", "trainer.steps=40", *STOCHASTIC), NoProgress())
+    for steps in (*stops, 40):
+        parts = train(run_config(tmp_path, "run.name=parts", f"trainer.steps={steps}", *STOCHASTIC), NoProgress())
+    # A run that ends at `stops` validates there as well; apart from that row the logs are equal.
+    extra = [row for row in rows(parts.folder) if row not in rows(whole.folder)]
+    assert {(row["kind"], row["step"]) for row in extra} <= {("validation", stop) for stop in stops}
+    assert [row for row in rows(whole.folder) if row not in rows(parts.folder)] == []
+    one, other = (load_file(run.folder / "model.safetensors") for run in (whole, parts))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_finished_run_is_left_alone(tmp_path: Path, run_config: Make) -> None:
+    def stamp(folder: Path) -> dict[str, int]:
+        return {str(p): p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file() and p.name != ".lock"}
+
+    config = run_config(tmp_path, "run.name=x", "trainer.steps=3", "trainer.validation.bleu=null")
+    first = train(config, NoProgress())
+    before = stamp(first.folder)
+    again = train(config, NoProgress())
+    assert again.already
+    assert not first.already
+    assert again.result == first.result
+    assert stamp(first.folder) == before
+
+
+def test_a_raised_budget_goes_on(tmp_path: Path, run_config: Make) -> None:
+    quick = ["run.name=x", "trainer.validation.bleu=null"]
+    train(run_config(tmp_path, *quick, "trainer.steps=3"), NoProgress())
+    more = train(run_config(tmp_path, *quick, "trainer.steps=5"), NoProgress())
+    assert not more.already
+    assert more.result["step"] == 5
+    assert [row["step"] for row in rows(more.folder) if row["kind"] == "train"] == [1, 2, 3, 4, 5]
+
+
+def test_another_configuration_is_refused(tmp_path: Path, run_config: Make) -> None:
+    quick = ["run.name=x", "trainer.steps=2", "trainer.validation.bleu=null"]
+    train(run_config(tmp_path, *quick), NoProgress())
+    with pytest.raises(RunError, match=r"model\.dropout\.residual: 0\.1 -> 0\.3"):
+        train(run_config(tmp_path, *quick, "model.dropout.residual=0.3"), NoProgress())
+
+
+def test_a_failure_is_recorded_and_can_be_mended(tmp_path: Path, run_config: Make, corpus: Path) -> None:
+    one, other = tmp_path / "a.en", tmp_path / "a.de"
+    one.write_text("a b\n" * 9)
+    other.write_text("a b\n" * 8)
+    config = run_config(
+        tmp_path, "run.name=x", "trainer.steps=2", f"data.train=[{{source: '{one}', target: '{other}'}}]"
+    )
+    with pytest.raises(DataError, match="9 lines but .* 8 lines"):
+        train(config, NoProgress())
+    result = json.loads((tmp_path / "x" / "result.json").read_text())
+    assert result["status"] == "failed"
+    assert "line-parallel" in result["error"]
+    other.write_text("a b\n" * 9)
+    with pytest.raises(DataError, match="vocab"):  # nine equal lines allow no 50 pieces: found, and recorded, as well
+        train(config, NoProgress())
+
+
+def test_the_average_is_the_mean_of_its_checkpoints(tmp_path: Path, run_config: Make) -> None:
+    average = ["trainer.average={kind: last, count: 3}", "trainer.final=average", "trainer.save_every=4"]
+    run = train(run_config(tmp_path, "run.name=x", "trainer.steps=13", *average), NoProgress())
+    steps = run.result["model"]["steps"]
+    assert run.result["model"]["kind"] == "average"
+    assert len(steps) == 3
+    kept = [load_file(run.folder / "checkpoints" / f"step_{step:06}" / "model.safetensors") for step in steps]
+    for name, tensor in load_file(run.folder / "model.safetensors").items():
+        mean = torch.stack([weights[name].double() for weights in kept]).mean(0)
+        torch.testing.assert_close(tensor, mean.float(), rtol=0, atol=0)
+
+
+def test_a_swapped_tokenizer_is_refused(tmp_path: Path, run_config: Make, trained: Trained) -> None:
+    quick = ["run.name=x", "trainer.validation.bleu=null"]
+    run = train(run_config(tmp_path, *quick, "trainer.steps=2"), NoProgress())
+    other = train(
+        run_config(tmp_path, "run.name=y", "trainer.validation.bleu=null", "trainer.steps=2", "tokenizer=bpe"),
+        NoProgress(),
+    )
+    ours, theirs = Tokenizers.load(run.folder / "tokenizer"), Tokenizers.load(other.folder / "tokenizer")
+    assert ours.source.vocab_size == theirs.source.vocab_size
+    theirs.save(run.folder / "tokenizer")
+    with pytest.raises(DataError, match="tokenizer"):
+        load(run.folder)
+    with pytest.raises(DataError, match="tokenizer"):
+        train(run_config(tmp_path, *quick, "trainer.steps=4"), NoProgress())
