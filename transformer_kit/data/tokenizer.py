@@ -82,7 +82,7 @@ class Tokenizer:
         """Ids of lines that the text rule was applied to."""
         try:
             ids: list[list[int]] = self._pieces.encode(self._escape(lines), out_type=int, num_threads=1)
-        except UnicodeEncodeError:  # a lone surrogate, which only a Python caller can pass
+        except (UnicodeEncodeError, TypeError):  # a lone surrogate, which only a Python caller can pass
             clean = [line.encode("utf-8", "replace").decode("utf-8") for line in lines]
             ids = self._pieces.encode(self._escape(clean), out_type=int, num_threads=1)
         return ids

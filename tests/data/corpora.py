@@ -1,0 +1,75 @@
+"""Small corpora and options for the tests of this folder."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from transformer_kit.data.options import (
+    BatchOptions,
+    CorpusOptions,
+    DataOptions,
+    FilterOptions,
+    Kind,
+    SamplingOptions,
+    TextOptions,
+    TokenizerOptions,
+    Unicode,
+)
+
+ENGLISH = ["the", "a", "small", "red", "old", "dog", "cat", "house", "sees", "likes", "buys", "under", "near", "trees"]
+GERMAN = ["der", "die", "das", "kleine", "rote", "alte", "Hund", "Katze", "Haus", "sieht", "mag", "unter", "Bäume"]
+IDENTITY = TextOptions(normalize=False, tokenize=False, lowercase=False, unicode=Unicode.identity)
+MOSES = TextOptions(normalize=True, tokenize=True, lowercase=True, unicode=Unicode.nmt_nfkc)
+
+
+def sentences(count: int, words: list[str], seed: int, longest: int = 9) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(words, k=draw.randint(1, longest))) + "." for _ in range(count)]
+
+
+def write(folder: Path, name: str, english: list[str], german: list[str]) -> CorpusOptions:
+    """Write a corpus to NAME.en and NAME.de."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for suffix, lines in (("en", english), ("de", german)):
+        (folder / f"{name}.{suffix}").write_text("".join(f"{line}\n" for line in lines), "utf-8", newline="\n")
+    return CorpusOptions(name=name, source=str(folder / f"{name}.en"), target=str(folder / f"{name}.de"))
+
+
+def made_up(folder: Path, name: str, count: int, seed: int = 1, **options: Any) -> CorpusOptions:
+    corpus = write(folder, name, sentences(count, ENGLISH, seed), sentences(count, GERMAN, seed + 1))
+    return replace(corpus, **options)
+
+
+def data_options(folder: Path, train: list[CorpusOptions], **changes: Any) -> DataOptions:
+    base = DataOptions(
+        source_language="en",
+        target_language="de",
+        train=train,
+        valid=[],
+        test=[],
+        temperature=1.0,
+        generate=None,
+        cache=str(folder / "prepared"),
+        filter=FilterOptions(min_length=1, max_length=None, max_ratio=None),
+        batch=BatchOptions(tokens=97, pool=1000),
+        workers=1,
+    )
+    return replace(base, **changes)
+
+
+def tokenizer_options(**changes: Any) -> TokenizerOptions:
+    base = TokenizerOptions(
+        path=None,
+        kind=Kind.bpe,
+        vocab_size=311,
+        joint=True,
+        byte_fallback=True,
+        character_coverage=1.0,
+        max_lines=None,
+        text=IDENTITY,
+        sampling=SamplingOptions(alpha=0.0, nbest=-1),
+    )
+    return replace(base, **changes)
