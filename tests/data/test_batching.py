@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_kit.batch import Batch, translation_batch
-from transformer_kit.data.batching import BatchStream, eval_batches, make_batch, training_stream
+from transformer_kit.data.batching import BatchStream, eval_batches, make_batch
 from transformer_kit.data.buckets import by_length, cut, padding, quotas, sample_seeds
 from transformer_kit.data.options import Kind, SamplingOptions
 from transformer_kit.data.prepare import Prepared, prepare
@@ -68,8 +68,14 @@ def test_length_order_has_no_jumps_between_neighbouring_buckets() -> None:
 
 
 def stream_of(prepared: Prepared, seed: int = 5, **options: int) -> BatchStream:
-    batch = replace(prepared.data.batch, **options)
-    return training_stream(replace(prepared, data=replace(prepared.data, batch=batch)), seed)
+    return BatchStream(
+        prepared.train,
+        replace(prepared.data.batch, **options),
+        temperature=prepared.data.temperature,
+        seed=seed,
+        sampling=prepared.tokenizer.sampling,
+        tokenizers=prepared.tokenizers,
+    )
 
 
 def epoch_of(stream: BatchStream) -> list[Batch]:

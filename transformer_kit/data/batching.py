@@ -22,7 +22,6 @@ from transformer_kit.data.buckets import by_length, cut, quotas, sample_seeds
 from transformer_kit.data.dataset import ParallelDataset, TrainingCorpus
 from transformer_kit.data.encoding import resample
 from transformer_kit.data.options import BatchOptions, SamplingOptions
-from transformer_kit.data.prepare import Prepared
 from transformer_kit.data.ragged import Ints, Ragged, concatenate
 from transformer_kit.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
 from transformer_kit.errors import DataError
@@ -233,15 +232,3 @@ class BatchStream:
         spans = cut(costs[by], self.options.tokens)
         shuffled = self._random(SHUFFLE, self.epoch, self._pool).permutation(len(spans))
         return [spans[number] for number in shuffled], by
-
-
-def training_stream(prepared: Prepared, seed: int) -> BatchStream:
-    """The endless training batches of prepared data."""
-    return BatchStream(
-        prepared.train,
-        prepared.data.batch,
-        temperature=prepared.data.temperature,
-        seed=seed,
-        sampling=prepared.tokenizer.sampling,
-        tokenizers=prepared.tokenizers,
-    )

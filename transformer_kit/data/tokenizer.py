@@ -59,7 +59,7 @@ class Tokenizer:
             raise DataError(f"the SentencePiece model numbers pad, unk, BOS, EOS {special}; they must be (0, 1, 2, 3)")
         self.vocab_size: int = len(self._pieces)
         self._byte_fallback = self._pieces.piece_to_id("<0x00>") != UNK_ID
-        self.tag_ids = [] if tag is None else [self._tag_id(tag)]
+        self.tag_ids = [] if tag is None else [self.tag_id(tag)]
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[Any, ...]]:
         # A fresh rule: compiled Moses tables do not travel.
@@ -118,7 +118,12 @@ class Tokenizer:
         """The piece of each id, for people to read."""
         return [self._pieces.id_to_piece(int(one)) for one in ids]
 
-    def _tag_id(self, tag: str) -> int:
+    def tag_id(self, tag: str) -> int:
+        """The id of a tag that the tokenizer was trained with.
+
+        Raises:
+            DataError: it was not.
+        """
         found: int = self._pieces.piece_to_id(tag)
         if found == UNK_ID or not self._pieces.is_control(found):
             raise DataError(f"the tokenizer knows no tag {tag!r}; train one on corpora that carry this tag")
