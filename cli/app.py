@@ -79,6 +79,8 @@ def guarded(command: Callable[..., Any]) -> Callable[..., None]:
         try:
             command(*args, **kwargs)
             sys.stdout.flush()
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise  # Typer's own ways to leave
         except TkitError as error:
             _explain(error)
             sys.exit(error.exit_code)

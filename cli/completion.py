@@ -32,6 +32,7 @@ _tkit() {
     while IFS= read -r candidate; do
         [[ -n $candidate ]] && COMPREPLY+=("${candidate#"$split"}")
     done < <("${COMP_WORDS[0]}" __complete "$line" 2>/dev/null)
+    (( ${#COMPREPLY[@]} )) || compopt +o nospace  # files, completed by bash itself
 }
 complete -o nospace -o default -F _tkit tkit
 """

@@ -6,11 +6,13 @@ A leaf is built once per use: each layer has its own attention, norms and feed-f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from transformer_kit.config.convert import Reader
 from transformer_kit.config.parts import Part, part
@@ -76,7 +78,8 @@ def build_model(
             f"model.tie: three_way needs one vocabulary for both languages; these have {source_vocab} and "
             f"{target_vocab} pieces: set tokenizer.joint=true, or model.tie=output"
         )
-    with torch.device(device) if device is not None else torch.device(torch.get_default_device()):
+    place = torch.get_default_device() if device is None else torch.device(device)
+    with place, NoDraws() if place.type == "meta" else nullcontext():
         encoder, decoder = build_stack(options, parts, "encoder"), build_stack(options, parts, "decoder")
         target = TokenEmbedding(target_vocab, options.d_model, options.embedding.scale)
         source = target
@@ -99,6 +102,19 @@ def read_model(data: Mapping[str, Any]) -> ModelOptions:
     if reader.problems:
         raise ConfigError(reader.problems)
     return options
+
+
+class NoDraws(TorchFunctionMode):
+    """Leaves out the drawing of values, of which the meta device has none: its first draw costs a second of imports."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init" or func in (
+            torch.Tensor.uniform_,
+            torch.Tensor.normal_,
+        ):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 Parts = dict[tuple[StackName, str], Part]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from transformer_kit.config.build import BASES, FACTS, build_model, build_objective, build_slot, model_parts
+from transformer_kit.config.build import BASES, FACTS, NoDraws, build_model, build_objective, build_slot, model_parts
 from transformer_kit.config.convert import Reader
 from transformer_kit.config.parts import part
 from transformer_kit.config.schema import SLOTS, Config, ModelOptions
@@ -43,7 +43,7 @@ def _build_problems(model: ModelOptions) -> list[str]:
     """What the slots' constructors refuse, each slot by itself, and then what the whole refuses."""
     problems: list[str] = []
     parts = model_parts(model, problems)
-    with torch.device("meta"):
+    with torch.device("meta"), NoDraws():
         for stack, slot in parts:
             if slot == "residual" and (stack, "norm") not in parts:
                 continue  # it is made with a norm
