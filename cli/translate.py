@@ -40,6 +40,10 @@ def translate(
         typer.Option("-o", "--output", help="Where translations go; stdout by default.", show_default=False),
     ] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Put `score TAB` in front of each translation.")] = False,
+    tag: Annotated[
+        str | None,
+        typer.Option("--tag", help="The tag of the training corpus that the text is like.", show_default=False),
+    ] = None,
     checkpoint: Checkpoint = None,
 ) -> None:
     """Translate text, one line in, one line out, nothing else on stdout.
@@ -49,7 +53,7 @@ def translate(
     from transformer_kit.tasks.translate import translate as task
 
     with _source(source) as lines, sink(output) as out:
-        task(model, lines, out, overrides=overrides or [], checkpoint=checkpoint, scores=scores)
+        task(model, lines, out, overrides=overrides or [], checkpoint=checkpoint, tag=tag, scores=scores)
 
 
 def _source(path: Path | None) -> contextlib.AbstractContextManager[BinaryIO]:

@@ -85,7 +85,11 @@ class Translator:
     """
 
     def __init__(
-        self, model: torch.nn.Module, tokenizers: CodecPair, options: DecodingOptions, max_positions: int
+        self,
+        model: torch.nn.Module,
+        tokenizers: CodecPair,
+        options: DecodingOptions,
+        max_positions: int,
     ) -> None:
         if problems := options.problems():
             raise ConfigError([f"decoding.{key} {message}" for key, message in problems])
@@ -109,6 +113,23 @@ class Translator:
 
     def translate_chunks(self, chunks: Iterable[Sequence[str]]) -> Iterator[list[Candidate]]:
         """As `translate_stream` for lines that come in portions, each answered before the next is asked for."""
+        return self._all(map(self.encode, chunks))
+
+    def translate_ids(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The best translation of each row of source ids, given without EOS."""
+        size = self.options.chunk
+        chunks = (rows[start : start + size] for start in range(0, len(rows), size))
+        return [candidates[0].text for candidates in self._all(chunks)]
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """The source ids of each line, without EOS; none for a line without content."""
+        full = [index for index, line in enumerate(lines) if not is_blank(line)]
+        rows: list[list[int]] = [[] for _ in lines]
+        for index, ids in zip(full, self.tokenizers.source.encode([lines[i] for i in full]), strict=True):
+            rows[index] = ids
+        return rows
+
+    def _all(self, chunks: Iterable[Sequence[Sequence[int]]]) -> Iterator[list[Candidate]]:
         seen, cut = 0, _Counted()
         try:
             for chunk in chunks:
@@ -123,22 +144,17 @@ class Translator:
                     cut.first,
                 )
 
-    def _chunk(self, lines: Sequence[str], seen: int, cut: _Counted) -> Iterator[list[Candidate]]:
+    def _chunk(self, sources: Sequence[Sequence[int]], seen: int, cut: _Counted) -> Iterator[list[Candidate]]:
         """The results of one chunk; a prefix that is complete is yielded before the rest is decoded."""
-        results: list[list[Candidate] | None] = [None] * len(lines)
+        results: list[list[Candidate] | None] = [None if len(ids) else [EMPTY] for ids in sources]
         rows: dict[int, list[int]] = {}
-        full = [index for index, line in enumerate(lines) if not is_blank(line)]
         room = self.max_positions - 1  # for EOS
-        for index, ids in zip(full, self.tokenizers.source.encode([lines[i] for i in full]), strict=True):
+        for index, ids in enumerate(sources):
             if len(ids) > room:
                 cut.add(seen + index + 1)
-            if ids:
+            if len(ids):
                 rows[index] = [*ids[:room], self.tokenizers.source.eos_id]
-        for index in range(len(lines)):
-            if index not in rows:
-                results[index] = [EMPTY]
-        given = 0
-        budget = self.options.batch_tokens // self.options.beam
+        given, budget = 0, max(1, self.options.batch_tokens // self.options.beam)
         for batch in token_batches({index: len(ids) for index, ids in rows.items()}, budget):
             for index, candidates in zip(batch, self._decode([rows[i] for i in batch]), strict=True):
                 results[index] = candidates

@@ -94,7 +94,7 @@ def run_point(config_dirs: Sequence[str], overrides: Sequence[str]) -> None:
 
 def _tables(todo: Sequence[Point], configs: Sequence[Config], folder: Path) -> Ablation:
     first = configs[0]
-    references = split_text(first, "valid")[1]
+    references = _references(first)
     name = first.trainer.validation.bleu
     metric = Metric(name or "bleu", lowercase=False, language=first.data.target_language)
     metric.score(references, [references])  # its signature counts references, so it must have scored once
@@ -116,7 +116,7 @@ def _outcome(config: Config, references: Sequence[str], signature: str | None) -
         why = "it left no result" if result is None else str(result.get("error", result.get("status")))
         return Outcome("failed", error=" ".join(why.split()))
     hypotheses = None
-    if (folder / HYPOTHESES).is_file() and split_text(config, "valid")[1] == list(references):
+    if (folder / HYPOTHESES).is_file() and _references(config) == list(references):
         hypotheses = tuple(read_lines(folder / HYPOTHESES))
     scores = result["scores"]
     return Outcome(
@@ -128,6 +128,10 @@ def _outcome(config: Config, references: Sequence[str], signature: str | None) -
         signature=signature if "bleu" in scores else None,
         hypotheses=hypotheses,
     )
+
+
+def _references(config: Config) -> list[str]:
+    return [line for corpus in split_text(config, "valid") for line in corpus.references]
 
 
 def _axes_named(overrides: Sequence[str]) -> list[str]:

@@ -18,13 +18,14 @@ class Translator:
         run: the run folder.
         overrides: as on the command line: `"decoding.beam=8"`, `"trainer.device=cpu"`.
         checkpoint: `best`, `last` or a step, instead of the run's final model.
+        tag: the tag of the training corpus that the text is like.
 
     Raises:
         TkitError: the run cannot be used; the message says why.
     """
 
-    def __init__(self, run: str | Path, *overrides: str, checkpoint: str | None = None) -> None:
-        self._translator = make_translator(run, overrides, checkpoint)
+    def __init__(self, run: str | Path, *overrides: str, checkpoint: str | None = None, tag: str | None = None) -> None:
+        self._translator = make_translator(run, overrides, checkpoint, tag)
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """The best translation of each line, in order; an empty line stays empty."""

@@ -10,13 +10,14 @@ from pathlib import Path
 from transformer_kit.config.saved import load_run
 from transformer_kit.config.schema import Config
 from transformer_kit.data.corpus import check_parallel, corpus_files, corpus_name, read_lines, scan, split_columns
+from transformer_kit.data.options import CorpusOptions
 from transformer_kit.data.prepare import with_generated
 from transformer_kit.decoding.translator import Translator
 from transformer_kit.errors import DataError
 from transformer_kit.evaluation.bleu import Metric, Score, corpus_scores
 from transformer_kit.evaluation.options import EvaluationOptions
 from transformer_kit.evaluation.significance import Interval, bootstrap
-from transformer_kit.tasks.load import load, model_limit, set_threads
+from transformer_kit.tasks.load import Loaded, load, model_limit, set_threads
 
 
 @dataclass(frozen=True)
@@ -80,44 +81,61 @@ def evaluate_run(
     """
     loaded = load(run, overrides, checkpoint)
     set_threads(loaded.config.trainer.threads)
-    if sources is None:
-        sources, own, what = split_text(loaded.config, split)
-        references = references or [own]
-    if references is None:
-        raise DataError("there is no reference to score against: give --ref")
-    for number, lines in enumerate(references, 1):
-        if len(lines) != len(sources):
-            raise DataError(
-                f"reference {number} has {len(lines)} lines, the source {len(sources)}: they are not parallel"
-            )
     translator = Translator(loaded.model, loaded.tokenizers, loaded.config.decoding, model_limit(loaded.config))
+    if sources is None:
+        rows, own, what = _split_rows(loaded, split)
+        references = [own]
+    else:
+        rows = translator.encode(sources)
+    for number, lines in enumerate(references or [], 1):
+        if len(lines) != len(rows):
+            raise DataError(f"reference {number} has {len(lines)} lines, the source {len(rows)}: they are not parallel")
     began = time.perf_counter()
-    hypotheses = translator.translate(sources)
-    return score(hypotheses, references, options, what, time.perf_counter() - began)
+    hypotheses = translator.translate_ids(rows)
+    return score(hypotheses, references or [], options, what, time.perf_counter() - began)
 
 
-def split_text(config: Config, split: str) -> tuple[list[str], list[str], str]:
-    """Sources, references and names of the corpora of one split of a run's data.
+@dataclass(frozen=True)
+class SplitCorpus:
+    """The text of one corpus of a run's data."""
+
+    options: CorpusOptions
+    sources: list[str]
+    references: list[str]
+
+
+def split_text(config: Config, split: str) -> list[SplitCorpus]:
+    """The corpora of one split (`valid` or `test`) of a run's data.
 
     Raises:
-        DataError: the run names none.
+        DataError: the run names none, or its files are not there or not parallel.
     """
-    data = with_generated(config.data)
-    corpora = getattr(data, split)
-    if not corpora:
-        raise DataError(f"the run's configuration names no data.{split}: give --src and --ref")
-    sources: list[str] = []
-    references: list[str] = []
-    for corpus in corpora:
-        paths = corpus_files(corpus)
+    found = []
+    for options in getattr(with_generated(config.data), split):
+        paths = corpus_files(options)
         check_parallel(paths, [scan(path) for path in paths])
         if len(paths) == 1:
             source, target = split_columns(read_lines(paths[0]), 1, str(paths[0]))
         else:
             source, target = read_lines(paths[0]), read_lines(paths[1])
-        sources += [(corpus.prefix or "") + line for line in source]
-        references += target
-    return sources, references, ", ".join(map(corpus_name, corpora))
+        found.append(SplitCorpus(options, source, target))
+    if not found:
+        raise DataError(f"the run's configuration names no data.{split}: give --src and --ref")
+    return found
+
+
+def _split_rows(loaded: Loaded, split: str) -> tuple[list[list[int]], list[str], str]:
+    """Source ids with the tag and prefix of their corpus, references, and the names of the corpora."""
+    rows: list[list[int]] = []
+    references: list[str] = []
+    corpora = split_text(loaded.config, split)
+    for corpus in corpora:
+        marked = loaded.tokenizers.marked(corpus.options.tag, corpus.options.prefix)
+        rows += Translator(loaded.model, marked, loaded.config.decoding, model_limit(loaded.config)).encode(
+            corpus.sources
+        )
+        references += corpus.references
+    return rows, references, ", ".join(corpus_name(corpus.options) for corpus in corpora)
 
 
 def suited(run: Path) -> tuple[list[str], str]:

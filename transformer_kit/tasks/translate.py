@@ -11,20 +11,24 @@ from transformer_kit.decoding.translator import Translator
 from transformer_kit.tasks.load import load, model_limit, set_threads
 
 
-def make_translator(run: str | Path, overrides: Sequence[str] = (), checkpoint: str | None = None) -> Translator:
+def make_translator(
+    run: str | Path, overrides: Sequence[str] = (), checkpoint: str | None = None, tag: str | None = None
+) -> Translator:
     """A translator with the model, the tokenizers and the search of a run.
 
     Args:
         run: the run folder.
         overrides: `decoding.beam=8`, `trainer.device=cpu`, ….
         checkpoint: see `load`.
+        tag: the tag of the training corpus whose sources these are like.
 
     Raises:
-        TkitError: see `load`.
+        TkitError: see `load`; DataError: the tokenizer knows no such tag.
     """
     loaded = load(run, overrides, checkpoint)
     set_threads(loaded.config.trainer.threads)
-    return Translator(loaded.model, loaded.tokenizers, loaded.config.decoding, model_limit(loaded.config))
+    tokenizers = loaded.tokenizers.marked(tag, None)
+    return Translator(loaded.model, tokenizers, loaded.config.decoding, model_limit(loaded.config))
 
 
 def translate(
@@ -34,6 +38,7 @@ def translate(
     *,
     overrides: Sequence[str] = (),
     checkpoint: str | None = None,
+    tag: str | None = None,
     scores: bool = False,
 ) -> int:
     """Translate a stream line by line; the number of lines.
@@ -42,4 +47,4 @@ def translate(
         source, sink: UTF-8 text; see `translate_pipe` for the rules.
         scores: put `score TAB` in front of each translation.
     """
-    return translate_pipe(source, sink, make_translator(run, overrides, checkpoint), scores=scores)
+    return translate_pipe(source, sink, make_translator(run, overrides, checkpoint, tag), scores=scores)

@@ -11,7 +11,7 @@ from transformer_kit.config.schema import Config
 from transformer_kit.data.batching import eval_batches
 from transformer_kit.data.dataset import ParallelDataset
 from transformer_kit.data.tokenizer import Tokenizers
-from transformer_kit.decoding.translator import Translator
+from transformer_kit.decoding.translator import Translator, is_blank
 from transformer_kit.evaluation.bleu import Metric
 from transformer_kit.evaluation.perplexity import likelihood
 from transformer_kit.logs import get_logger
@@ -49,11 +49,16 @@ class Validation:
         scores = {"loss": total.loss, "perplexity": total.perplexity, "accuracy": total.accuracy}
         if self._wanted.bleu is not None:
             translator = Translator(model, self._tokenizers, config.decoding, limit)
-            self.hypotheses = translator.translate(self._sources)
+            self.hypotheses = translator.translate_ids(self._ids())
             metric = Metric(self._wanted.bleu, lowercase=False, language=config.data.target_language)
             scores["bleu"] = metric.score(self.hypotheses, [self._references]).value
             self._show()
         return scores
+
+    def _ids(self) -> list[list[int]]:
+        """Source ids with the tag and prefix of their corpus; none where the line has no content, as in translation."""
+        rows = enumerate(self._sources)
+        return [[] if is_blank(line) else self._dataset.source(row).tolist() for row, line in rows]
 
     def _show(self) -> None:
         shown = zip(self._sources, self._references, self.hypotheses, strict=True)
