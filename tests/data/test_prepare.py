@@ -4,6 +4,7 @@ import errno
 import gzip
 import logging
 import os
+import shutil
 import tracemalloc
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -111,6 +112,27 @@ def test_missing_and_empty_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"c\.de: no such file"):
         prepare(data_options(tmp_path, [corpus]), TOKENIZER)
     assert leftovers(tmp_path / "prepared") == []
+
+
+def test_what_cannot_be_read_twice_is_refused(tmp_path: Path) -> None:
+    corpus = made_up(tmp_path, "c", 20)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="pipe: not a regular file"):
+        prepare(data_options(tmp_path, [replace(corpus, source=str(tmp_path / "pipe"))]), TOKENIZER)
+    with pytest.raises(DataError, match="is a folder"):
+        prepare(data_options(tmp_path, [replace(corpus, source=str(tmp_path))]), TOKENIZER)
+
+
+def test_remains_of_a_killed_process_are_removed(tmp_path: Path) -> None:
+    options = data_options(tmp_path, [made_up(tmp_path, "c", 31)])
+    folder = prepare(options, TOKENIZER).train[0].dataset.folder
+    shutil.rmtree(folder)
+    old, young = (folder.parent / f".{folder.name}.{name}" for name in ("old", "young"))
+    for left in (old, young):
+        left.mkdir()
+    os.utime(old, (0, 0))
+    assert prepare(options, TOKENIZER).train[0].dataset.folder == folder
+    assert (old.exists(), young.exists()) == (False, True)
 
 
 def test_filters_count_each_reason_and_keep_the_rest_aligned(tmp_path: Path) -> None:

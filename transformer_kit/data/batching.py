@@ -125,6 +125,8 @@ class BatchStream:
         self.sampling, self.tokenizers = sampling, tokenizers
         sizes = np.array([len(corpus.dataset) for corpus in corpora])
         self._bases = np.concatenate(([0], np.cumsum(sizes)))  # the first global sample id of each corpus
+        # Narrow where possible: at tens of millions of pairs the order of an epoch is what takes memory.
+        self._id_type: type[np.signedinteger] = np.int32 if self._bases[-1] < 1 << 31 else np.int64
         self._quotas = quotas(sizes, np.array([corpus.weight for corpus in corpora]), temperature)
         self.epoch = self._pool = self._next = self._batch = 0
         self.over_budget = 0
@@ -179,26 +181,28 @@ class BatchStream:
             self.epoch += 1
             self._pool = self._batch = 0
 
-    def _order(self, epoch: int) -> NDArray[np.int64]:
+    def _order(self, epoch: int) -> Ints:
         # (pairs of an epoch,): the global ids drawn in this epoch, shuffled.
         self.over_budget = 0
-        drawn = []
+        drawn: list[Ints] = []
         for number, quota in enumerate(self._quotas.tolist()):
             base, size = int(self._bases[number]), int(self._bases[number + 1] - self._bases[number])
             if quota == size:
-                drawn.append(np.arange(base, base + size))
+                drawn.append(np.arange(base, base + size, dtype=self._id_type))
                 continue
             # The corpus is an endless row of shuffled passes; each epoch takes the next `quota` of it.
             first, stop = epoch * quota, (epoch + 1) * quota
             for turn in range(first // size, -(-stop // size)):
-                shuffled = self._random(PASS, number, turn).permutation(size) + base
-                drawn.append(shuffled[max(0, first - turn * size) : stop - turn * size])
-        return self._random(ORDER, epoch).permutation(np.concatenate(drawn))
+                shuffled = self._random(PASS, number, turn).permutation(size)
+                drawn.append((shuffled[max(0, first - turn * size) : stop - turn * size] + base).astype(self._id_type))
+        order: Ints = np.concatenate(drawn)
+        self._random(ORDER, epoch).shuffle(order)
+        return order
 
     def _random(self, *what: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, *what])
 
-    def _encode(self, ids: NDArray[np.int64]) -> tuple[Ragged, Ragged]:
+    def _encode(self, ids: Ints) -> tuple[Ragged, Ragged]:
         # The pool's rows, in the order of `ids`.
         owner = np.searchsorted(self._bases, ids, side="right") - 1
         grouped = np.argsort(owner, kind="stable")

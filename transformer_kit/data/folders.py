@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 from transformer_kit.data.corpus import FileFacts, scan
 from transformer_kit.errors import DataError
 
 FACTS = "files.json"
+ABANDONED = 86_400.0  # seconds after which a temporary folder must be that of a killed process
 SETTLED = 2.0  # seconds after which a file's time stamp would show a further change
 
 
@@ -25,11 +27,16 @@ SETTLED = 2.0  # seconds after which a file's time stamp would show a further ch
 def new_folder(final: Path) -> Iterator[Path]:
     """A temporary folder beside `final` that takes its name when the block ends well, and vanishes when it does not.
 
+    What a killed process left behind is removed by a later one.
+
     Raises:
         DataError: the disk is full or the place cannot be written.
     """
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
+        for old in final.parent.glob(f".{final.name}.*"):
+            if time.time() - old.stat().st_mtime > ABANDONED:
+                shutil.rmtree(old, ignore_errors=True)
         made = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
     except OSError as error:
         raise DataError(f"{final.parent}: cannot be written ({error.strerror}); choose another data.cache") from None
@@ -60,6 +67,10 @@ def facts_of(path: Path, cache: Path) -> FileFacts:
         stat = path.stat()
     except OSError:
         return scan(path)  # which says what is wrong
+    if S_ISDIR(stat.st_mode):
+        return scan(path)
+    if not S_ISREG(stat.st_mode):
+        raise DataError(f"{path}: not a regular file; a corpus is read more than once, so write it to a file first")
     stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]
     name = str(path.resolve())
     known = _read_facts(cache)

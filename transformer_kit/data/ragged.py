@@ -109,4 +109,4 @@ def map_ragged(folder: Path, name: str, dtype: str) -> Ragged:
 def _map(path: Path, dtype: str) -> NDArray:
     if path.stat().st_size == 0:  # nothing to map
         return np.zeros(0, dtype)
-    return np.memmap(path, dtype, mode="r")
+    return np.memmap(path, dtype, mode="r").view(np.ndarray)  # a plain array slices faster

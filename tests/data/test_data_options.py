@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from corpora import data_options, tokenizer_options
+
+from transformer_kit.data.options import (
+    BatchOptions,
+    CorpusOptions,
+    FilterOptions,
+    GenerateOptions,
+    SamplingOptions,
+)
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+def keys(value: Any, name: str = "") -> set[str]:
+    if is_dataclass(value):
+        return {key for field in fields(value) for key in keys(getattr(value, field.name), f"{name}.{field.name}")}
+    if isinstance(value, dict):
+        return {key for part, inner in value.items() for key in keys(inner, f"{name}.{part}")}
+    return {name}
+
+
+@pytest.mark.parametrize(
+    ("path", "options"),
+    [("data/parallel", data_options(Path("x"), [])), ("tokenizer/unigram", tokenizer_options())],
+)
+def test_the_yaml_lists_every_option(path: str, options: object) -> None:
+    assert keys(yaml.safe_load((CONF / f"{path}.yaml").read_text())) == keys(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (CorpusOptions(), "source"),
+        (CorpusOptions(source="a", target="b", tsv="c"), "tsv"),
+        (CorpusOptions(tsv="a", weight=0.0), "weight"),
+        (CorpusOptions(tsv="a", weight=float("nan")), "weight"),
+        (CorpusOptions(tsv="a", weight=float("inf")), "weight"),
+        (CorpusOptions(tsv="a", tag="2de"), "tag"),
+        (CorpusOptions(tsv="a", tag="<2 de>"), "tag"),
+        (CorpusOptions(tsv="a", tag="</s>"), "tag"),
+        (CorpusOptions(tsv="a", tag="<0x0A>"), "tag"),
+        (FilterOptions(0, None, None), "min_length"),
+        (FilterOptions(3, 2, None), "max_length"),
+        (FilterOptions(1, None, 0.9), "max_ratio"),
+        (BatchOptions(1, 5), "tokens"),
+        (BatchOptions(5, 0), "pool"),
+        (GenerateOptions("other", 1), "name"),
+        (GenerateOptions("demo_phrases", -1), "seed"),
+        (SamplingOptions(1.5, -1), "alpha"),
+        (SamplingOptions(0.1, 1), "nbest"),
+        (tokenizer_options(vocab_size=4), "vocab_size"),
+        (tokenizer_options(character_coverage=0.5), "character_coverage"),
+        (tokenizer_options(max_lines=0), "max_lines"),
+        (tokenizer_options(sampling=SamplingOptions(-0.1, -1)), "sampling.alpha"),
+        (data_options(Path("x"), []), "train"),
+        (data_options(Path("x"), [CorpusOptions(tsv="a")], temperature=0.0), "temperature"),
+        (data_options(Path("x"), [CorpusOptions(tsv="a")], workers=0), "workers"),
+        (data_options(Path("x"), [CorpusOptions(tsv="a")], source_language=""), "source_language"),
+        (data_options(Path("x"), [CorpusOptions(tsv="a")], generate=GenerateOptions("demo_phrases", 1)), "generate"),
+        (data_options(Path("x"), [], generate=GenerateOptions("demo_phrases", 1), target_language="fr"), "generate"),
+        (data_options(Path("x"), [CorpusOptions(tsv="a")], valid=[CorpusOptions(source="a")]), "valid.0.target"),
+    ],
+)
+def test_a_value_out_of_range_is_named(options: Any, key: str) -> None:
+    assert [name for name, _ in options.problems()][:1] == [key]
+
+
+def test_good_options_have_no_problem() -> None:
+    assert data_options(Path("x"), [CorpusOptions(source="a", target="b", tag="<2de>")]).problems() == []
+    assert data_options(Path("x"), [], generate=GenerateOptions("demo_phrases", 1)).problems() == []
+    assert tokenizer_options().problems() == []
