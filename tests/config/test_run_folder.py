@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from transformer_kit.config.compose import compose
+from transformer_kit.config.plain import typed
 from transformer_kit.config.run_folder import open_run, read_result, run_name, run_path, write_text
 from transformer_kit.config.saved import load_plain, load_run
 from transformer_kit.config.schema import Config
@@ -18,8 +20,17 @@ from transformer_kit.errors import ConfigError, RunError
 SMALL = ("data=demo", "model/size=tiny")
 
 
+@functools.cache
+def composed(*overrides: str) -> Config:
+    return compose("train", [*SMALL, *overrides], check=False)
+
+
 def config(root: Path, *overrides: str) -> Config:
-    return compose("train", [*SMALL, f'run.root="{root}"', *overrides], check=False)
+    """As composed with `run.root=<root>`, which takes longer."""
+    made = composed(*overrides)
+    data = made.plain()
+    data["run"]["root"] = str(root)
+    return typed(Config, data, made.source.overrides, [], check=False)
 
 
 @pytest.mark.parametrize(
