@@ -1,11 +1,11 @@
-"""Points of a sweep and running them."""
+"""Points of a sweep: their order, names and folders."""
 
 from __future__ import annotations
 
 import pytest
 
-from transformer_kit.ablation.grid import Outcome, Point, points, sweep
-from transformer_kit.errors import ConfigError, Interrupted, RunError
+from transformer_kit.ablation.grid import points
+from transformer_kit.errors import ConfigError
 
 
 def test_points_are_the_product_of_the_axes_in_order() -> None:
@@ -42,40 +42,3 @@ def test_one_point_is_called_by_its_name() -> None:
 def test_sweeps_that_cannot_be(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
         points(overrides)
-
-
-def point(order: int) -> Point:
-    return Point(order, f"run{order}", (f"seed={order}",), {"seed": str(order)})
-
-
-def test_a_failed_point_does_not_end_the_sweep_and_a_finished_one_is_not_run_again() -> None:
-    ran: list[int] = []
-    told: list[tuple[int, str]] = []
-
-    def run(one: Point) -> Outcome:
-        ran.append(one.order)
-        if one.order == 1:
-            raise RunError("no room\n left")
-        return Outcome("failed", error="exit 1") if one.order == 3 else Outcome("done", bleu=float(one.order))
-
-    def finished(one: Point) -> Outcome | None:
-        return Outcome("done", bleu=55.0) if one.order == 2 else None
-
-    outcomes = sweep([point(i) for i in range(5)], run, finished, lambda p, o: told.append((p.order, o.status)))
-    assert ran == [0, 1, 3, 4]
-    assert [outcome.bleu for outcome in outcomes] == [0.0, None, 55.0, None, 4.0]
-    assert [outcome.error for outcome in outcomes] == [None, "RunError: no room left", None, "exit 1", None]
-    assert told == [(0, "done"), (1, "failed"), (2, "done"), (3, "failed"), (4, "done")]
-
-
-@pytest.mark.parametrize("stop", [Interrupted("stopped"), KeyboardInterrupt()])
-def test_the_users_interrupt_ends_the_sweep(stop: BaseException) -> None:
-    ran: list[int] = []
-
-    def run(one: Point) -> Outcome:
-        ran.append(one.order)
-        raise stop
-
-    with pytest.raises(type(stop)):
-        sweep([point(0), point(1)], run, lambda one: None)
-    assert ran == [0]

@@ -14,8 +14,8 @@ import sacrebleu
 
 from transformer_kit.data import synthetic
 from transformer_kit.data.phrases import lexicon, numbers
-from transformer_kit.data.phrases.slots import BEINGS, CHARACTER, OBJECTS, SLOTS, Chance
-from transformer_kit.data.phrases.templates import Pair, templates
+from transformer_kit.data.phrases.slots import BEINGS, CHARACTER, OBJECTS, SLOTS, Chance, one_of
+from transformer_kit.data.phrases.templates import Pair, Template, templates
 from transformer_kit.data.phrases.words import Counted, NounPhrase, Word
 
 SIZES = {"train": 18_000, "valid": 400, "test": 500}
@@ -41,8 +41,8 @@ def with_words(english: str, adjective: str, determiner: str) -> NounPhrase:
 
 
 def all_verbs() -> dict[str, Word]:
-    tables = (lexicon.SOCIAL, lexicon.DATIVE, lexicon.PREPOSITIONAL, lexicon.ALONE)
-    tables += (lexicon.HANDLE, lexicon.GIVE, lexicon.EAT)
+    tables = [lexicon.SOCIAL, lexicon.DATIVE, lexicon.PREPOSITIONAL, lexicon.ALONE]
+    tables += [lexicon.HANDLE, lexicon.GIVE, lexicon.EAT]
     return {word.lexemes[0]: word for table in tables for word in lexicon.verbs(table)}
 
 
@@ -286,7 +286,7 @@ def spoken(texts: list[str]) -> Iterator[tuple[str, str]]:
                 continue
             fillers = dict(item.split("=") for item in named[0].split(", "))
             chosen = {k: pronouns.get(v) or verbs.get(v) or noun(v) for k, v in fillers.items()}
-            fixed = type(template)(template.english, template.german, {k: lambda _, w=w: w for k, w in chosen.items()})
+            fixed = Template(template.english, template.german, {k: one_of([w]) for k, w in chosen.items()})
             pair = fixed.draw(Chance(0))
             yield pair.english, pair.german
 

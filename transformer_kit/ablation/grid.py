@@ -1,17 +1,14 @@
-"""The points of a sweep, and running them: finished ones are skipped, a failed one does not end the sweep."""
+"""The points of a sweep, and what became of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transformer_kit.config.compose import expand, parse
 from transformer_kit.config.overrides import Line
 from transformer_kit.config.run_folder import run_name
-from transformer_kit.errors import ConfigError, Interrupted
-from transformer_kit.logs import get_logger
-
-log = get_logger(__name__)
+from transformer_kit.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -78,45 +75,6 @@ def points(overrides: Sequence[str]) -> list[Point]:
         found.append(Point(order, name, tuple(line.text for line in lines), values))
     _refuse_shared_folders(found, "run.name" in seen)
     return found
-
-
-def sweep(
-    todo: Sequence[Point],
-    run: Callable[[Point], Outcome],
-    finished: Callable[[Point], Outcome | None],
-    done: Callable[[Point, Outcome], None] | None = None,
-) -> list[Outcome]:
-    """The outcome of every point, in order.
-
-    Args:
-        run: trains one point; an exception becomes a failed outcome, except that the user's interrupt ends the sweep.
-        finished: the outcome of a point that was trained earlier, or None.
-        done: is told each outcome as soon as it is known.
-    """
-    outcomes = []
-    for point in todo:
-        outcome = finished(point)
-        if outcome is not None:
-            log.info("%s: already complete", point.label)
-        else:
-            log.info("%s: point %d of %d", point.label, point.order + 1, len(todo))
-            outcome = _run(point, run)
-        outcomes.append(outcome)
-        if done is not None:
-            done(point, outcome)
-    return outcomes
-
-
-def _run(point: Point, run: Callable[[Point], Outcome]) -> Outcome:
-    try:
-        outcome = run(point)
-    except Interrupted:
-        raise
-    except Exception as error:  # a point may fail in any way; the others are still wanted
-        outcome = Outcome("failed", error=" ".join(f"{type(error).__name__}: {error}".split()))
-    if outcome.status == "failed":
-        log.warning("%s: failed: %s", point.label, outcome.error)
-    return outcome
 
 
 def _key(line: Line) -> str:
