@@ -101,7 +101,7 @@ def test_a_failure_is_recorded_and_can_be_mended(tmp_path: Path, run_config: Mak
     config = run_config(
         tmp_path, "run.name=x", "trainer.steps=2", f"data.train=[{{source: '{one}', target: '{other}'}}]"
     )
-    with pytest.raises(DataError, match="9 lines but .* 8 lines"):
+    with pytest.raises(DataError, match=r"9 lines but .* 8 lines"):
         train(config, NoProgress())
     result = json.loads((tmp_path / "x" / "result.json").read_text())
     assert result["status"] == "failed"

@@ -89,6 +89,13 @@ def test_damaged_weights_are_refused(trained: Trained, tmp_path: Path) -> None:
         load(broken)
 
 
+@pytest.mark.skipif("TKIT_DATA" not in os.environ, reason="TKIT_DATA names no folder with robustness/blns.txt")
+def test_naughty_strings_keep_their_lines(trained: Trained) -> None:
+    text = (Path(os.environ["TKIT_DATA"]) / "robustness" / "blns.txt").read_bytes()
+    out = through(trained.folder, text, "decoding=greedy", "decoding.max_extra=0", "decoding.max_length=5")
+    assert out.count(b"\n") == text.count(b"\n") + (not text.endswith(b"\n"))
+
+
 def test_the_command_in_the_c_locale(trained: Trained) -> None:
     text = "The dog sees the cat.\n\n \n\u3000\nThe\u2028king.\nK\xf6nig\n".encode() + b"bad \xe4 byte\nno end"
     environment = {**os.environ, "LC_ALL": "C", "OMP_NUM_THREADS": "1"}
