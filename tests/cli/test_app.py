@@ -70,9 +70,10 @@ def test_configuration_is_printed_as_yaml(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_configuration_errors_are_listed_without_a_traceback(tmp_path: Path) -> None:
-    done = tkit("train", "trainer.stps=3", "trainer.steps=-3", "seed=1,2", folder=tmp_path)
-    assert done.returncode == 2
+def test_configuration_errors_are_listed_without_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(make_app(), ["train", "trainer.stps=3", "trainer.steps=-3", "seed=1,2"])
+    assert done.exit_code == 2
     assert done.stdout == ""
     assert done.stderr.startswith("error:\n")
     for line in (

@@ -35,7 +35,6 @@ SURVEY = functools.cache(compose.survey)
         ("tkit train model/position=ro", ["model/position=rope "]),
         ("tkit train model/decoder/position=ro", ["model/decoder/position=rope "]),
         ("tkit train trainer.st", ["trainer.steps="]),
-        ("tkit train trainer.av", ["trainer.average."]),
         ("tkit train trainer.average.", ["trainer.average.count=", "trainer.average.kind="]),
         ("tkit train trainer.patience=", ["trainer.patience=null "]),
         ("tkit train tokenizer.joint=", ["tokenizer.joint=false ", "tokenizer.joint=true "]),
@@ -95,7 +94,6 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> pexpect.spawn[str]:
     ("typed", "whole"),
     [
         ("trai", "train "),
-        ("train model/pos", "train model/position="),
         ("train trainer.st", "train trainer.steps="),
         ("train model/norm=layernorm model/position=ro", "train model/norm=layernorm model/position=rope "),
         ("ablate model/position=rope,al", "ablate model/position=rope,alibi"),
