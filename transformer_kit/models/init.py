@@ -11,7 +11,7 @@ from transformer_kit.nn.embedding import TokenEmbedding
 
 
 def glorot(model: nn.Module) -> None:
-    """Glorot-uniform matrices, zero biases, embeddings from N(0, 1/D); norms and position tables as they are made.
+    """Glorot-uniform matrices, zero biases, embeddings from N(0, 1/D); gains and position tables as they are made.
 
     A module whose matrices are packed lists them by `matrices()`, and each is drawn by its own shape.
 
@@ -27,10 +27,11 @@ def glorot(model: nn.Module) -> None:
                 nn.init.xavier_uniform_(matrix)
         elif isinstance(module, nn.Linear) and module not in packed:
             nn.init.xavier_uniform_(module.weight)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
         if isinstance(module, TokenEmbedding):
             nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.zeros_(parameter)
 
 
 SCHEMES: dict[str, Callable[[nn.Module], None]] = {"glorot": glorot}

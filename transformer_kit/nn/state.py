@@ -37,7 +37,7 @@ class KeyValueCache:
         self.values: Tensor | None = None  # (R, G, max_length, W)
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add t cells; returns the keys and values of all cells so far.
+        """Add t cells; returns the keys and values of all cells so far: views, good until the next change.
 
         Shape:
             k (R, G, t, K), v (R, G, t, W) -> (R, G, length, K), (R, G, length, W)
