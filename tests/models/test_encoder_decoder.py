@@ -109,14 +109,14 @@ def test_equals_torch_transformer() -> None:
     torch.testing.assert_close(got[target.valid], expected[target.valid], rtol=0, atol=1e-11)
 
 
-def _copy(block: nn.Module, layer: nn.Module) -> None:
+def _copy(block: nn.Module, layer: Any) -> None:
     """Write a block's parameters into torch's layer."""
     assert isinstance(block, Block)
     assert isinstance(block.feedforward, Dense)
     residuals = [block.self_residual, block.cross_residual, block.feedforward_residual]
     present = [residual for residual in residuals if residual is not None]
     for number, residual in enumerate(present, start=1):
-        getattr(layer, f"norm{number}").load_state_dict(residual.norm.state_dict())
+        getattr(layer, f"norm{number}").load_state_dict(residual.get_submodule("norm").state_dict())
     for attention, twin in ((block.self_attention, "self_attn"), (block.cross_attention, "multihead_attn")):
         if attention is not None:
             assert isinstance(attention, MultiHeadAttention)
@@ -164,7 +164,7 @@ def test_prefill_in_pieces_equals_one_pass(name: str) -> None:
 
 @each_position
 def test_beams_reorder_and_sentences_leave(name: str) -> None:
-    """After each step rows move among the beams of a sentence, once a sentence leaves: still as decoding from scratch."""
+    """Rows move among the beams of a sentence at each step, and a sentence leaves: as decoding from scratch."""
     model, source, beams = variant(name), sources(), 2
     draw = torch.Generator().manual_seed(11)
     with torch.no_grad():

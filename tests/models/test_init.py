@@ -72,5 +72,5 @@ def test_gains_stay_as_they_are_made() -> None:
 
 
 def test_unknown_scheme_is_named() -> None:
-    with pytest.raises(ConfigError, match="model.init=magic: must be one of glorot"):
+    with pytest.raises(ConfigError, match=r"model\.init=magic: must be one of glorot"):
         initialise(nn.Linear(2, 3), "magic")

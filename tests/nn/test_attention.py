@@ -148,7 +148,7 @@ def test_new_keys_are_rotated_once_before_they_are_cached() -> None:
         got.append(module(x[:, t : t + 1], SelfView(Doubling(), at[:, t : t + 1], seen), cache))
     whole = module(x, SelfView(Doubling(), at, Visibility(Mask(causal=True), None, L, L, CPU)))
     torch.testing.assert_close(torch.cat(got, 1), whole, rtol=0, atol=1e-12)
-    w_q, w_k, _, _ = module.matrices()
+    _, w_k, _, _ = module.matrices()
     scaled = x * at[..., None]
     assert cache.keys is not None
     torch.testing.assert_close(cache.keys.transpose(1, 2).flatten(2), scaled @ w_k.T, rtol=0, atol=1e-12)

@@ -32,7 +32,7 @@ def attention() -> MultiHeadAttention:
 
 def block(residual: type[Residual], cross: bool, feedforward: FeedForward | None = None) -> Block:
     def make_residual() -> Residual:
-        return residual(make_norm=lambda: LayerNorm(D, 1e-5, True), dropout=0.0)  # type: ignore[call-arg]
+        return residual(make_norm=lambda: LayerNorm(D, 1e-5, True), dropout=0.0)
 
     own = feedforward or Dense(D, F, 0.0, "relu", True)
     return Block(attention(), attention() if cross else None, own, make_residual).double()
@@ -70,7 +70,7 @@ def copy_layer(mine: Block, theirs: nn.TransformerEncoderLayer | nn.TransformerD
     mine.feedforward.up.load_state_dict(theirs.linear1.state_dict())
     mine.feedforward.down.load_state_dict(theirs.linear2.state_dict())
     for number, residual in enumerate(residuals, start=1):
-        residual.norm.load_state_dict(getattr(theirs, f"norm{number}").state_dict())
+        residual.get_submodule("norm").load_state_dict(getattr(theirs, f"norm{number}").state_dict())
 
 
 def view(mask: Mask, cells: int) -> SelfView:

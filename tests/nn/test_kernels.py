@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_kit.nn.kernels import Visibility, attend, choose, default_scale
+from transformer_kit.nn.kernels import Kernel, Visibility, attend, choose, default_scale
 from transformer_kit.nn.mask import Mask
 
 CPU = torch.device("cpu")
@@ -50,11 +50,11 @@ def with_gradients(
 @pytest.mark.parametrize("groups", [6, 2, 1])
 @pytest.mark.parametrize("kernel", ["plain", "fused"])
 @pytest.mark.parametrize("biased", [False, True], ids=["unbiased", "biased"])
-def test_kernels_equal_the_formula(kernel: str, groups: int, keys: int, biased: bool) -> None:
+def test_kernels_equal_the_formula(kernel: Kernel, groups: int, keys: int, biased: bool) -> None:
     for name, mask in masks(keys).items():
         inputs = leaves(groups, keys)
 
-        def run(x: Leaves, how: str, mask: Mask = mask) -> Tensor:
+        def run(x: Leaves, how: Kernel, mask: Mask = mask) -> Tensor:
             seen = Visibility(mask, x[3] if biased else None, T, keys, CPU)
             return attend(*x[:3], seen, 0.8, 0.0, how)
 
@@ -90,7 +90,7 @@ def test_reference_is_the_formula_cell_by_cell() -> None:
 
 @pytest.mark.parametrize("kernel", ["reference", "plain", "fused"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_row_that_sees_nothing_is_zero_and_harmless(kernel: str, dtype: torch.dtype) -> None:
+def test_a_row_that_sees_nothing_is_zero_and_harmless(kernel: Kernel, dtype: torch.dtype) -> None:
     """Zeros out, finite gradients, none of which reach the blind row; the other rows as without it."""
     keys = 13
     inputs = leaves(H, keys, K, dtype)
@@ -111,17 +111,15 @@ def test_a_row_that_sees_nothing_is_zero_and_harmless(kernel: str, dtype: torch.
 
 
 @pytest.mark.parametrize("kernel", ["plain", "fused"])
-def test_bfloat16_is_near_the_formula(kernel: str) -> None:
-    for keys in (13, 31):
-        exact = leaves(2, keys)
-        rounded = tuple(leaf.detach().bfloat16().requires_grad_() for leaf in exact)
-        seen = Visibility(masks(keys)["padding"], None, T, keys, CPU)
-        scale = default_scale(K)
-        expected, expected_grads = with_gradients(lambda x: attend(*x[:3], seen, scale, 0.0, "reference"), exact, False)
-        got, grads = with_gradients(lambda x: attend(*x[:3], seen, scale, 0.0, kernel), rounded, False)
-        for one, other in zip((got, *grads), (expected, *expected_grads), strict=True):
-            assert one.dtype == torch.bfloat16
-            assert (one.double() - other).norm() < 0.01 * other.norm()
+@pytest.mark.parametrize("keys", [13, 31])
+def test_bfloat16_is_near_the_formula(kernel: Kernel, keys: int) -> None:
+    exact, rounded = leaves(2, keys), leaves(2, keys, dtype=torch.bfloat16)
+    seen, scale = Visibility(masks(keys)["padding"], None, T, keys, CPU), default_scale(K)
+    expected, expected_grads = with_gradients(lambda x: attend(*x[:3], seen, scale, 0.0, "reference"), exact, False)
+    got, grads = with_gradients(lambda x: attend(*x[:3], seen, scale, 0.0, kernel), rounded, False)
+    for one, other in zip((got, *grads), (expected, *expected_grads), strict=True):
+        assert one.dtype == torch.bfloat16
+        assert (one.double() - other).norm() < 0.01 * other.norm()
 
 
 def test_plain_under_autocast_keeps_its_own_types() -> None:
