@@ -6,6 +6,11 @@ STAMP  := $(VENV)/.installed
 # One thread a worker: two workers with two threads each would fight over two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
+# What `make demo` translates: lines of its test split.
+PHRASES = "The shy king dreams that the bear will pick up the giant this evening." \
+          "The bakery is open from quarter past six until ten o'clock on Saturdays." \
+          "A knight would like six cups of tea and seven plates of apples."
+
 .PHONY: install demo test check lint typed fast wheel clean
 
 install: $(STAMP)
@@ -19,7 +24,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: install            ## train a small translator on generated phrases, score it, translate three phrases
-	@$(BIN)/python benchmarks/demo.py
+	$(BIN)/tkit train +recipe=demo
+	$(BIN)/tkit evaluate -m runs/demo
+	printf '%s\n' $(PHRASES) | $(BIN)/tkit translate -m runs/demo
 
 test: install            ## every test, the slow ones included
 	$(PYTEST)
