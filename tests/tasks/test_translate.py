@@ -96,6 +96,7 @@ def test_naughty_strings_keep_their_lines(trained: Trained) -> None:
     assert out.count(b"\n") == text.count(b"\n") + (not text.endswith(b"\n"))
 
 
+@pytest.mark.slow
 def test_the_command_in_the_c_locale(trained: Trained) -> None:
     text = "The dog sees the cat.\n\n \n\u3000\nThe\u2028king.\nK\xf6nig\n".encode() + b"bad \xe4 byte\nno end"
     environment = {**os.environ, "LC_ALL": "C", "OMP_NUM_THREADS": "1"}
@@ -110,6 +111,7 @@ def test_the_command_in_the_c_locale(trained: Trained) -> None:
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_head_ends_quietly(trained: Trained, tmp_path: Path) -> None:
     source = tmp_path / "many.en"
     source.write_bytes(as_bytes(sentences(300)))
@@ -120,6 +122,7 @@ def test_head_ends_quietly(trained: Trained, tmp_path: Path) -> None:
     assert b"Broken" not in done.stderr
 
 
+@pytest.mark.slow
 def test_an_output_file_is_whole_or_absent(trained: Trained, tmp_path: Path) -> None:
     source, output = tmp_path / "x.en", tmp_path / "x.de"
     source.write_bytes(b"The dog.\n")
