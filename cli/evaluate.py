@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transformer_kit.cli.translate import Checkpoint, UseOverrides
+from transformer_kit.cli.translate import Checkpoint, UseOverrides, sink
 from transformer_kit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,26 +64,29 @@ def evaluate(
     from transformer_kit.evaluation.options import EvaluationOptions
     from transformer_kit.tasks import evaluate as tasks
 
-    references = [read_lines(path) for path in reference] if reference else None
-    if model is None:
-        assert hypotheses is not None
-        options = _options(EvaluationOptions(metric or DEFAULT_METRICS, lowercase, language or "en", bootstrap, seed))
-        found = tasks.score(read_lines(hypotheses), references or [], options, str(hypotheses))
-    else:
-        metrics, spoken = tasks.suited(model)
-        options = _options(EvaluationOptions(metric or metrics, lowercase, language or spoken, bootstrap, seed))
-        found = tasks.evaluate_run(
-            model,
-            read_lines(source) if source else None,
-            references,
-            options,
-            overrides=overrides or [],
-            checkpoint=checkpoint,
-            split=split,
-            what=str(source),
-        )
-    if output is not None:
-        _keep(found, output)
+    with contextlib.nullcontext() if output is None else sink(output) as kept:  # first: it may not be writable
+        references = [read_lines(path) for path in reference] if reference else None
+        if model is None:
+            assert hypotheses is not None
+            options = _options(
+                EvaluationOptions(metric or DEFAULT_METRICS, lowercase, language or "en", bootstrap, seed)
+            )
+            found = tasks.score(read_lines(hypotheses), references or [], options, str(hypotheses))
+        else:
+            metrics, spoken = tasks.suited(model)
+            options = _options(EvaluationOptions(metric or metrics, lowercase, language or spoken, bootstrap, seed))
+            found = tasks.evaluate_run(
+                model,
+                read_lines(source) if source else None,
+                references,
+                options,
+                overrides=overrides or [],
+                checkpoint=checkpoint,
+                split=split,
+                what=str(source),
+            )
+        if kept is not None:
+            kept.write("".join(line + "\n" for line in found.hypotheses).encode())
     _print(found, as_json)
 
 
@@ -115,13 +119,6 @@ def _options(options: EvaluationOptions) -> EvaluationOptions:
     if problems := options.problems():
         raise ConfigError([f"{names[key]} {message}" for key, message in problems])
     return options
-
-
-def _keep(found: Evaluation, output: Path) -> None:
-    from transformer_kit.cli.translate import sink
-
-    with sink(output) as file:
-        file.write("".join(line + "\n" for line in found.hypotheses).encode())
 
 
 def _print(found: Evaluation, as_json: bool) -> None:

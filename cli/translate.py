@@ -33,7 +33,8 @@ def translate(
     model: RunOption,
     overrides: UseOverrides = None,
     source: Annotated[
-        Path | None, typer.Option("-i", "--input", help="Text to translate; stdin by default.", show_default=False)
+        Path | None,
+        typer.Option("-i", "--input", help="Text to translate, plain or gzip; stdin by default.", show_default=False),
     ] = None,
     output: Annotated[
         Path | None,
@@ -59,29 +60,42 @@ def translate(
 def _source(path: Path | None) -> contextlib.AbstractContextManager[BinaryIO]:
     if path is None:
         return contextlib.nullcontext(sys.stdin.buffer)
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    if path.exists() and not path.is_file() and not path.is_dir():
+        return path.open("rb")  # a pipe: nothing is read ahead to see whether it is gzip
+    from transformer_kit.data.corpus import open_text
+
+    return open_text(path)
 
 
 @contextlib.contextmanager
 def sink(path: Path | None) -> Iterator[BinaryIO]:
-    """Stdout, or a file that appears whole or not at all."""
+    """Stdout, or a file that appears whole or not at all; a device or a named pipe is written to as it stands.
+
+    Raises:
+        DataError: it cannot be written; said before anything is computed.
+    """
     if path is None:
         yield sys.stdout.buffer
         return
+    if path.is_dir():
+        raise DataError(f"{path}: cannot be written: it is a folder; give a file")
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+        final, temporary = path.resolve(), None  # behind a link, so that the link stays
+        if path.absolute().parts[1] in ("dev", "proc") or (path.exists() and not path.is_file()):
+            handle = os.open(path, os.O_WRONLY | os.O_APPEND)
+        else:
+            handle, temporary = tempfile.mkstemp(prefix=".tkit.", dir=final.parent)
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror}") from None
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
+        if temporary is not None:
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, final)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
         raise
 
 

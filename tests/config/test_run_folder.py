@@ -122,6 +122,21 @@ def test_another_configuration_is_refused_with_the_changed_keys(tmp_path: Path) 
         assert not (folder.path / "model.safetensors").exists()
 
 
+def test_a_run_that_failed_before_its_work_takes_a_corrected_configuration(tmp_path: Path) -> None:
+    with open_run(config(tmp_path, "run.name=x", "tokenizer.vocab_size=99999")) as folder:
+        folder.write_result({"status": "failed"})
+        (folder.path / "train.log").write_text("too large\n")
+    with open_run(config(tmp_path, "run.name=x", "tokenizer.vocab_size=500")):
+        pass
+    assert load_plain(folder.path)["tokenizer"]["vocab_size"] == 500
+    (folder.path / "tokenizer").mkdir()
+    with (
+        pytest.raises(RunError, match=r"tokenizer\.vocab_size: 500 -> 600"),
+        open_run(config(tmp_path, "run.name=x", "tokenizer.vocab_size=600")),
+    ):
+        pass
+
+
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("text")

@@ -57,7 +57,7 @@ def test_the_yaml_lists_every_option(path: str, options: object) -> None:
         (SamplingOptions(1.5, -1), "alpha"),
         (SamplingOptions(0.1, 1), "nbest"),
         (tokenizer_options(vocab_size=4), "vocab_size"),
-        (tokenizer_options(character_coverage=0.5), "character_coverage"),
+        (tokenizer_options(character_coverage=0.97), "character_coverage"),
         (tokenizer_options(max_lines=0), "max_lines"),
         (tokenizer_options(sampling=SamplingOptions(-0.1, -1)), "sampling.alpha"),
         (data_options(Path("x"), []), "train"),
@@ -76,4 +76,4 @@ def test_a_value_out_of_range_is_named(options: Any, key: str) -> None:
 def test_good_options_have_no_problem() -> None:
     assert data_options(Path("x"), [CorpusOptions(source="a", target="b", tag="<2de>")]).problems() == []
     assert data_options(Path("x"), [], generate=GenerateOptions("demo_phrases", 1)).problems() == []
-    assert tokenizer_options().problems() == []
+    assert tokenizer_options(character_coverage=0.98).problems() == []

@@ -230,7 +230,7 @@ def test_saved_description_names_only_files_of_its_folder(tmp_path: Path) -> Non
 
 
 def test_unknown_tag_is_refused(lossless: Tokenizer) -> None:
-    for tag in ("<2fr>", "the"):
+    for tag in ("<2fr>", "the", "</s>", "<s>", "<pad>", "<unk>"):
         with pytest.raises(DataError, match="the tokenizer knows no tag"):
             Tokenizer(lossless.model, PLAIN, tag=tag)
 

@@ -11,6 +11,7 @@ from toys import Pair, options, tiny_model
 
 from transformer_kit.decoding.pipe import line_chunks, translate_pipe
 from transformer_kit.decoding.translator import Translator
+from transformer_kit.errors import DataError
 
 
 def translator(**changes) -> Translator:
@@ -110,6 +111,12 @@ def test_a_reader_that_goes_away_ends_the_work_quietly(caplog: pytest.LogCapture
     with open(write, "wb") as sink:  # closing flushes what is buffered, which must not fail either
         assert translate_pipe(io.BytesIO(b"ab\n" * 50), sink, translator()) == 0
     assert not caplog.records
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_said_once() -> None:
+    with open("/dev/full", "wb") as sink, pytest.raises(DataError, match="the output cannot be written: No space left"):
+        translate_pipe(io.BytesIO(b"ab\n"), sink, translator())
 
 
 def test_naughty_strings_keep_their_count() -> None:

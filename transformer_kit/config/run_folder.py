@@ -26,6 +26,7 @@ from transformer_kit.errors import RunError
 
 LOCK = ".lock"
 RESULT = "result.json"
+BEFORE_WORK = (LOCK, FILE, RESULT, "train.log")  # all there is of a run that failed before its first step
 LONGEST_NAME = 120
 FREE_OF_RESULT = (
     "run",
@@ -108,7 +109,8 @@ class RunFolder:
 def open_run(config: Config) -> Iterator[RunFolder]:
     """The locked folder of the run, with `config.yaml` in it; released at the end.
 
-    `run.resume=changed` lets a configuration in that changes the result; `run.overwrite=true` deletes what is there.
+    `run.resume=changed` lets a configuration in that changes the result; `run.overwrite=true` deletes what is there. A
+    run that failed before its work began takes any configuration: a correction needs no new name.
 
     Raises:
         RunError: another process uses the folder, it belongs to another configuration, or to no run at all.
@@ -126,7 +128,7 @@ def open_run(config: Config) -> Iterator[RunFolder]:
             _empty(path, there)
             there = False
         elif there:
-            if config.run.resume == "same":
+            if config.run.resume == "same" and _has_begun(path):
                 _refuse_changes(path, plain)
         elif others := sorted(item.name for item in path.iterdir() if item.name != LOCK):
             raise RunError(f"{path} holds {others[0]} but no {FILE}: it is no run; set another run.name or run.root")
@@ -194,6 +196,11 @@ def write_text(path: Path, text: str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _has_begun(path: Path) -> bool:
+    """Whether there is anything that another configuration would not fit."""
+    return any(item.name not in BEFORE_WORK and not item.name.startswith(".") for item in path.iterdir())
 
 
 def _refuse_changes(path: Path, plain: Mapping[str, Any]) -> None:

@@ -182,7 +182,7 @@ def check_parallel(paths: list[Path], facts: list[FileFacts]) -> int:
             raise DataError(f"{path}: the file is empty; a corpus needs at least one line")
     if len(facts) == 2 and facts[0].lines != facts[1].lines:
         counts = " but ".join(f"{path} has {fact.lines:,} lines" for path, fact in zip(paths, facts, strict=True))
-        raise DataError(f"{counts}: the two sides must be line-parallel; nothing was written")
+        raise DataError(f"{counts}: the two sides must be line-parallel")
     return facts[0].lines
 
 

@@ -231,7 +231,8 @@ class TokenizerOptions:
         vocab_size: pieces, with the four control pieces, the tags and (with byte fallback) the 256 bytes.
         joint: one vocabulary for both languages.
         byte_fallback: write unknown characters as bytes; then nothing is unknown.
-        character_coverage: the share of the text's characters that the alphabet must cover, from 0.9 to 1.
+        character_coverage: the share of the text's characters that the alphabet must cover, from 0.98 to 1
+            (SentencePiece takes no less).
         max_lines: train on at most this many lines a side, evenly spaced over the corpora; null takes all.
     """
 
@@ -249,8 +250,8 @@ class TokenizerOptions:
         found: Problems = []
         if self.vocab_size < 5:
             found.append(("vocab_size", f"must be at least 5, not {self.vocab_size}"))
-        if not 0.9 <= self.character_coverage <= 1:
-            found.append(("character_coverage", f"must be from 0.9 to 1, not {self.character_coverage}"))
+        if not 0.98 <= self.character_coverage <= 1:
+            found.append(("character_coverage", f"must be from 0.98 to 1, not {self.character_coverage}"))
         if self.max_lines is not None and self.max_lines < 1:
             found.append(("max_lines", f"must be at least 1 or null, not {self.max_lines}"))
         return found + _under("sampling", self.sampling.problems())

@@ -125,7 +125,7 @@ class Tokenizer:
             DataError: it was not.
         """
         found: int = self._pieces.piece_to_id(tag)
-        if found == UNK_ID or not self._pieces.is_control(found):
+        if found <= EOS_ID or not self._pieces.is_control(found):
             raise DataError(f"the tokenizer knows no tag {tag!r}; train one on corpora that carry this tag")
         return found
 

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from transformer_kit.data.corpus import BOM, Flaws, decode_lines
 from transformer_kit.decoding.translator import Candidate, Translator
+from transformer_kit.errors import DataError
 from transformer_kit.logs import get_logger
 
 log = get_logger(__name__)
@@ -27,6 +28,9 @@ def translate_pipe(source: BinaryIO, sink: BinaryIO, translator: Translator, *, 
     With `n_best` 1 a line gives one line: the translation, after `score TAB` if `scores` is set. With more, each line
     gives its candidates, best first, one a line: `number of the input line TAB score TAB translation`; an empty line
     gives one candidate. Every result is flushed as soon as it is there. A reader that goes away ends the work quietly.
+
+    Raises:
+        DataError: the output cannot be written, on a full disk for example.
     """
     numbered = translator.options.n_best > 1
     answered = 0
@@ -34,8 +38,7 @@ def translate_pipe(source: BinaryIO, sink: BinaryIO, translator: Translator, *, 
     chunks = map(lines.decode, line_chunks(source, translator.options.chunk))
     try:
         for number, candidates in enumerate(translator.translate_chunks(chunks), 1):
-            sink.write(_format(candidates, number if numbered else None, scores or numbered))
-            sink.flush()
+            _write(sink, _format(candidates, number if numbered else None, scores or numbered))
             answered = number
     except BrokenPipeError:
         _silence(sink)
@@ -43,6 +46,17 @@ def translate_pipe(source: BinaryIO, sink: BinaryIO, translator: Translator, *, 
         for warning in lines.flaws.warnings("input"):
             log.warning(warning)
     return answered
+
+
+def _write(sink: BinaryIO, data: bytes) -> None:
+    try:
+        sink.write(data)
+        sink.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _silence(sink)
+        raise DataError(f"the output cannot be written: {error.strerror}") from None
 
 
 def _silence(sink: BinaryIO) -> None:

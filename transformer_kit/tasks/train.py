@@ -19,6 +19,7 @@ from transformer_kit.config.run_folder import RunFolder, open_run, write_text
 from transformer_kit.config.schema import Config
 from transformer_kit.console import Progress
 from transformer_kit.data.batching import BatchStream
+from transformer_kit.data.folders import new_folder
 from transformer_kit.data.prepare import Prepared, prepare
 from transformer_kit.data.tokenizer import Tokenizers
 from transformer_kit.errors import ConfigError, Interrupted
@@ -162,7 +163,8 @@ def _record_start(run: RunFolder, tokenizers: Tokenizers, precision: Precision) 
     """Leave the tokenizers and what the run is computed with, once; a resume adds nothing."""
     if (run.path / ENVIRONMENT).is_file():
         return
-    tokenizers.save(run.path / TOKENIZER)
+    with new_folder(run.path / TOKENIZER) as made:  # whole or not at all: a kill here must not spoil the run
+        tokenizers.save(made)
     versions = {name: metadata.version(name) for name in PACKAGES}
     facts = {
         TOKENIZER: tokenizers.fingerprint,
