@@ -249,6 +249,13 @@ def causal_encoder(model: EncoderDecoder) -> Stack:
     return stack
 
 
+def test_decoding_builds_no_graph() -> None:
+    model = variant("sinusoidal")
+    state = model.start(model.encode(sources()), beams=2, max_length=3)
+    assert not model.extend(torch.zeros(6, 1, dtype=torch.int64), state).requires_grad
+    assert not any(k.requires_grad or v.requires_grad for k, v in state.cross)
+
+
 TIES = {"three_way": 1, "output": 2, "none": 3}
 
 

@@ -47,6 +47,12 @@ def test_reorder_moves_rows_and_leaves_the_source_alone() -> None:
         assert torch.equal(new_k[:, :, :4], old_k[rows])
         assert torch.equal(new_v[:, :, :4], old_v[rows])
     assert decoding.cross is cross
+    decoding.reorder(torch.tensor([0, 2, 1, 4, 4, 5]))  # back into the buffers that the first reorder left
+    for (k, v), held in zip(after, decoding.caches, strict=True):
+        assert held.keys is not None
+        assert held.values is not None
+        assert torch.equal(held.keys[:, :, :5], k[[0, 2, 1, 4, 4, 5]])
+        assert torch.equal(held.values[:, :, :5], v[[0, 2, 1, 4, 4, 5]])
 
 
 def test_reorder_before_any_token_is_harmless() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -82,6 +83,7 @@ class EncoderDecoder(nn.Module):
         weight, bias = self.output()
         return F.linear(hidden, weight, bias)
 
+    @torch.no_grad()
     def start(self, memory: Memory, beams: int, max_length: int) -> DecoderState:
         """An empty decoding state over a source that was read.
 
@@ -100,8 +102,9 @@ class EncoderDecoder(nn.Module):
         valid = None if memory.full else memory.valid
         return DecoderState(len(cross), cross, valid, sentences, beams, max_length, device)
 
+    @torch.no_grad()
     def extend(self, ids: Tensor, state: DecoderState, valid: Tensor | None = None) -> Tensor:
-        """Append cells to every row; `state` grows.
+        """Append cells to every row; `state` grows. No gradients, here and in `start`.
 
         Args:
             ids: (R, t) int64, the next t tokens of each row.

@@ -26,8 +26,8 @@ class Cache(Protocol):
 class KeyValueCache:
     """Keys and values of one self-attention layer in buffers of a fixed length.
 
-    The buffers are made at the first `append`, which knows heads, widths and dtype; memory that is never written is
-    never touched, so a generous `max_length` costs little.
+    It carries no gradients. The buffers are made at the first `append`, which knows heads, widths and dtype; memory
+    that is never written is never touched, so a generous `max_length` costs little.
     """
 
     def __init__(self, max_length: int) -> None:
@@ -35,6 +35,8 @@ class KeyValueCache:
         self.length = 0
         self.keys: Tensor | None = None  # (R, G, max_length, K)
         self.values: Tensor | None = None  # (R, G, max_length, W)
+        # Rows are gathered from one pair of buffers into the other, which takes two thirds of the time of in place.
+        self._spare: tuple[Tensor, ...] | None = None
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Add t cells; returns the keys and values of all cells so far: views, good until the next change.
@@ -52,22 +54,21 @@ class KeyValueCache:
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def reorder(self, rows: Tensor) -> None:
-        if self.keys is not None and self.values is not None:
-            self.keys = _select(self.keys, rows, self.length)
-            self.values = _select(self.values, rows, self.length)
+        if self.keys is None or self.values is None:
+            return
+        used, self._spare = self._spare, (self.keys, self.values)
+        if len(rows) != self.keys.shape[0]:
+            used = self._spare = None
+        if used is None:
+            used = tuple(buffer.new_empty(len(rows), *buffer.shape[1:]) for buffer in (self.keys, self.values))
+        for old, new in zip((self.keys, self.values), used, strict=True):
+            torch.index_select(old[:, :, : self.length], 0, rows, out=new[:, :, : self.length])
+        self.keys, self.values = used
 
     @property
     def nbytes(self) -> int:
-        return sum(buffer.nbytes for buffer in (self.keys, self.values) if buffer is not None)
-
-
-def _select(buffer: Tensor, rows: Tensor, length: int) -> Tensor:
-    """The chosen rows of a (R, G, max_length, ·) buffer; only the cells in use are copied."""
-    chosen = buffer[:, :, :length].index_select(0, rows)
-    if len(rows) != buffer.shape[0]:
-        buffer = buffer.new_empty(len(rows), *buffer.shape[1:])
-    buffer[:, :, :length] = chosen
-    return buffer
+        buffers = (self.keys, self.values, *(self._spare or ()))
+        return sum(buffer.nbytes for buffer in buffers if buffer is not None)
 
 
 class DecoderState:
