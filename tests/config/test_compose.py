@@ -120,6 +120,13 @@ def test_constructors_are_asked_before_any_work() -> None:
     assert "objective.chunk=0" in found[2]
 
 
+@pytest.mark.parametrize(("size", "value"), [("d_model", 0), ("d_model", -4), ("d_ff", -1), ("num_heads", 0)])
+def test_sizes_out_of_range_are_told_not_built(size: str, value: int) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose("train", ["data=demo", f"model.{size}={value}"])
+    assert f"model.{size}: must be at least 1, got {value}" in caught.value.problems
+
+
 def test_each_error_in_words(user: Path) -> None:
     expected = {
         "recipe=mine": "recipe=mine: write +recipe=mine",

@@ -113,6 +113,9 @@ def test_another_configuration_is_refused_with_the_changed_keys(tmp_path: Path) 
     assert load_plain(folder.path)["seed"] == 1
     with open_run(config(tmp_path, *other, "run.resume=changed")) as resumed:
         assert resumed.resumed
+        assert resumed.changed
+        assert load_plain(folder.path)["seed"] == 1, "the old one stays until the new one is known to fit"
+        resumed.accept()
         assert (folder.path / "model.safetensors").exists()
     assert load_plain(folder.path)["seed"] == 5
     with open_run(config(tmp_path, *other)) as same:  # resume=changed is no part of what is saved

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformer_kit.config.schema import Config
 from transformer_kit.console import NoProgress
 from transformer_kit.data.tokenizer import Tokenizers
-from transformer_kit.errors import DataError, RunError
+from transformer_kit.errors import CheckpointError, ConfigError, DataError, RunError
 from transformer_kit.tasks.load import load
 from transformer_kit.tasks.train import Trained, train
 
@@ -92,6 +92,29 @@ def test_another_configuration_is_refused(tmp_path: Path, run_config: Make) -> N
     train(run_config(tmp_path, *quick), NoProgress())
     with pytest.raises(RunError, match=r"model\.dropout\.residual: 0\.1 -> 0\.3"):
         train(run_config(tmp_path, *quick, "model.dropout.residual=0.3"), NoProgress())
+
+
+def test_a_change_that_the_run_cannot_take_leaves_it_as_it_was(tmp_path: Path, run_config: Make) -> None:
+    quick = ["run.name=x", "trainer.validation.bleu=null"]
+    run = train(run_config(tmp_path, *quick, "trainer.steps=2"), NoProgress())
+    saved = (run.folder / "config.yaml").read_bytes()
+    with pytest.raises(CheckpointError, match="does not fit"):
+        train(run_config(tmp_path, *quick, "trainer.steps=4", "model.d_ff=24", "run.resume=changed"), NoProgress())
+    assert (run.folder / "config.yaml").read_bytes() == saved
+    # Complete already: the weights are the old configuration's, and so is what the folder says.
+    train(run_config(tmp_path, *quick, "trainer.steps=2", "model/position=none", "run.resume=changed"), NoProgress())
+    assert (run.folder / "config.yaml").read_bytes() == saved
+    more = train(
+        run_config(tmp_path, *quick, "trainer.steps=4", "schedule.lr=1e-3", "run.resume=changed"), NoProgress()
+    )
+    assert more.result["step"] == 4
+    assert load(run.folder).config.schedule.lr == 1e-3
+
+
+def test_without_validation_data_nothing_is_begun(tmp_path: Path, run_config: Make) -> None:
+    with pytest.raises(ConfigError, match=r"data\.valid"):
+        train(run_config(tmp_path, "run.name=x", "data.valid=[]"), NoProgress())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failure_is_recorded_and_can_be_mended(tmp_path: Path, run_config: Make, corpus: Path) -> None:

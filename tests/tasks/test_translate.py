@@ -89,6 +89,18 @@ def test_damaged_weights_are_refused(trained: Trained, tmp_path: Path) -> None:
         load(broken)
 
 
+def test_a_damaged_checkpoint_is_never_used(trained: Trained, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    subprocess.run(["cp", "-r", str(trained.folder), str(broken)], check=True)
+    *_, before, last = sorted((broken / "checkpoints").iterdir())
+    weights = bytearray((last / "model.safetensors").read_bytes())
+    weights[-5] ^= 64  # one bit of one weight
+    (last / "model.safetensors").write_bytes(weights)
+    assert load(broken, checkpoint="last").weights.parent == before
+    with pytest.raises(CheckpointError, match="damaged"):
+        load(broken, checkpoint=last.name)
+
+
 @pytest.mark.skipif("TKIT_DATA" not in os.environ, reason="TKIT_DATA names no folder with robustness/blns.txt")
 def test_naughty_strings_keep_their_lines(trained: Trained) -> None:
     text = (Path(os.environ["TKIT_DATA"]) / "robustness" / "blns.txt").read_bytes()

@@ -43,6 +43,8 @@ def _build_problems(model: ModelOptions) -> list[str]:
     """What the slots' constructors refuse, each slot by itself, and then what the whole refuses."""
     problems: list[str] = []
     parts = model_parts(model, problems)
+    if model.problems():
+        return problems  # told already; no part can be built with sizes out of range
     with torch.device("meta"), NoDraws():
         for stack, slot in parts:
             if slot == "residual" and (stack, "norm") not in parts:

@@ -53,7 +53,7 @@ class Part:
         except ConfigError:
             raise
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"{self.at}: {self.kind.__name__}: {error}") from error
+            raise ConfigError(f"{self.at}: {self.kind.__name__}: {str(error).splitlines()[0]}") from error
 
 
 def part(at: str, data: Mapping[str, Any], base: type, facts: frozenset[str], problems: list[str]) -> Part | None:

@@ -90,11 +90,22 @@ class RunFolder:
         path: absolute.
         config: the configuration, as saved in it.
         resumed: whether the folder held this run already.
+        changed: whether `run.resume=changed` let a configuration in that is not the saved one; see `accept`.
     """
 
     path: Path
     config: Config
     resumed: bool
+    changed: bool
+
+    @property
+    def pending(self) -> bool:
+        """Whether a changed configuration was let in and is not accepted yet."""
+        return self.changed and load_plain(self.path) != _saved_form(self.config, self.path)
+
+    def accept(self) -> None:
+        """Save a changed configuration, once what is there is known to fit it: until then the old one stays."""
+        write_text(self.path / FILE, dump(_saved_form(self.config, self.path)))
 
     def result(self) -> dict[str, Any] | None:
         """What the finished run left in `result.json`, or None."""
@@ -121,20 +132,21 @@ def open_run(config: Config) -> Iterator[RunFolder]:
     except OSError as error:
         raise RunError(f"{path} cannot be made: {error.strerror}; set run.root or run.name") from None
     with locked(path):
-        plain = config.plain()
-        plain["run"] |= {"root": str(path.parent), "name": path.name, "resume": "same", "overwrite": False}
-        there = (path / FILE).exists()
+        plain = _saved_form(config, path)
+        there, changed = (path / FILE).exists(), False
         if config.run.overwrite:
             _empty(path, there)
             there = False
         elif there:
-            if config.run.resume == "same" and _has_begun(path):
-                _refuse_changes(path, plain)
+            lines = changed_keys(load_plain(path), plain) if _has_begun(path) else []
+            if lines and config.run.resume == "same":
+                raise _changed(path, lines)
+            changed = bool(lines)
         elif others := sorted(item.name for item in path.iterdir() if item.name != LOCK):
             raise RunError(f"{path} holds {others[0]} but no {FILE}: it is no run; set another run.name or run.root")
-        if not there or load_plain(path) != plain:
+        if not there or (not changed and load_plain(path) != plain):
             write_text(path / FILE, dump(plain))
-        yield RunFolder(path, config, resumed=there)
+        yield RunFolder(path, config, resumed=there, changed=changed)
 
 
 @contextmanager
@@ -203,15 +215,20 @@ def _has_begun(path: Path) -> bool:
     return any(item.name not in BEFORE_WORK and not item.name.startswith(".") for item in path.iterdir())
 
 
-def _refuse_changes(path: Path, plain: Mapping[str, Any]) -> None:
-    lines = changed_keys(load_plain(path), plain)
-    if lines:
-        listed = "\n".join(f"  {line}" for line in lines)
-        raise RunError(
-            f"{path} holds a run with another configuration:\n{listed}\n"
-            "Give run.name=NAME for a new run, run.resume=changed to go on with the new values, or run.overwrite=true "
-            "to start anew."
-        )
+def _saved_form(config: Config, path: Path) -> dict[str, Any]:
+    """The plain data that the folder of a run holds."""
+    plain = config.plain()
+    plain["run"] |= {"root": str(path.parent), "name": path.name, "resume": "same", "overwrite": False}
+    return plain
+
+
+def _changed(path: Path, lines: Sequence[str]) -> RunError:
+    listed = "\n".join(f"  {line}" for line in lines)
+    return RunError(
+        f"{path} holds a run with another configuration:\n{listed}\n"
+        "Give run.name=NAME for a new run, run.resume=changed to go on with the new values, or run.overwrite=true "
+        "to start anew."
+    )
 
 
 def _empty(path: Path, is_run: bool) -> None:

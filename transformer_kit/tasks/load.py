@@ -14,7 +14,7 @@ from transformer_kit.config.build import build_model
 from transformer_kit.config.saved import load_run
 from transformer_kit.config.schema import Config
 from transformer_kit.data.tokenizer import Tokenizers
-from transformer_kit.errors import RunError
+from transformer_kit.errors import CheckpointError, RunError
 from transformer_kit.logs import get_logger
 from transformer_kit.models.encoder_decoder import EncoderDecoder
 from transformer_kit.training.checkpoint import MODEL, CheckpointStore
@@ -127,10 +127,13 @@ def _weights(folder: Path, config: Config, checkpoint: str | None) -> Path:
         log.warning("%s has not ended: using its checkpoint of step %d", folder, latest.step)
         return latest.path / MODEL
     if checkpoint in ("best", "last"):
-        kept = store.best(1) if checkpoint == "best" else store.all()[-1:]
+        kept = store.best(len(store.all())) if checkpoint == "best" else store.all()[::-1]
     else:
         kept = [found for found in store.all() if str(found.step) == checkpoint.removeprefix("step_").lstrip("0")]
     if not kept:
         steps = ", ".join(str(found.step) for found in store.all()) or "none"
         raise RunError(f"{folder} has no checkpoint {checkpoint!r}; it keeps best, last and the steps {steps}")
-    return kept[0].path / MODEL
+    good = next((found for found in kept if store.verified([found])), None)  # a warning names those passed over
+    if good is None:
+        raise CheckpointError(f"{store.folder}: {checkpoint!r} is damaged; take another checkpoint, or train again")
+    return good.path / MODEL

@@ -34,7 +34,7 @@ from transformer_kit.training.precision import Precision, resolve_device, resolv
 from transformer_kit.training.schedule import build_schedule
 from transformer_kit.training.state import Budget, RunState
 from transformer_kit.training.tracker import Jsonl
-from transformer_kit.training.weights import fill, save_tensors
+from transformer_kit.training.weights import fill, load_model, save_tensors
 
 log = get_logger(__name__)
 
@@ -75,6 +75,8 @@ def train(config: Config, progress: Progress) -> Trained:
     Raises:
         TkitError: what a user can mend; see the modules called.
     """
+    if not config.data.valid and config.data.generate is None:
+        raise ConfigError("data.valid: no validation corpus is given; training needs one to choose its model by")
     with open_run(config) as run:
         done = run.result()
         if done is not None and has_ended(done, config):
@@ -85,7 +87,8 @@ def train(config: Config, progress: Progress) -> Trained:
         except (Interrupted, KeyboardInterrupt):
             raise
         except Exception as error:
-            run.write_result({"status": "failed", "error": f"{type(error).__name__}: {error}"})
+            if not run.pending:  # a change that the run cannot take leaves it as it was
+                run.write_result({"status": "failed", "error": f"{type(error).__name__}: {error}"})
             raise
         finally:
             logs.remove(handler)
@@ -105,8 +108,7 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     log.info("run %s%s", run.path, " (going on)" if run.resumed else "")
     set_threads(config.trainer.threads)
     prepared = prepare(config.data, config.tokenizer, run_tokenizers(run.path))
-    if prepared.valid is None:
-        raise ConfigError("data.valid: no validation corpus is given; training needs one to choose its model by")
+    assert prepared.valid is not None
     tokenizers = prepared.tokenizers
     torch.manual_seed(config.seed)
     model = build_model(config.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
@@ -117,6 +119,10 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     objective = build_objective(config.objective, pad_id=tokenizers.target.pad_id)
     validate = Validation(config, prepared.valid, tokenizers, objective)
     store = checkpoints(run.path, config)
+    if run.changed:
+        if (latest := store.latest_good()) is not None:
+            load_model(latest.path / MODEL, model)  # raises where the change leaves weights that do not fit
+        run.accept()
     trainer = Trainer(
         model=model,
         objective=objective,
