@@ -59,6 +59,8 @@ def translate(
 
 def _source(path: Path | None) -> contextlib.AbstractContextManager[BinaryIO]:
     if path is None:
+        if sys.stdin is None:
+            raise DataError("stdin is closed: give -i FILE, or text through a pipe")
         return contextlib.nullcontext(sys.stdin.buffer)
     if path.exists() and not path.is_file() and not path.is_dir():
         return path.open("rb")  # a pipe: nothing is read ahead to see whether it is gzip
@@ -75,6 +77,8 @@ def sink(path: Path | None) -> Iterator[BinaryIO]:
         DataError: it cannot be written; said before anything is computed.
     """
     if path is None:
+        if sys.stdout is None:
+            raise DataError("stdout is closed: give -o FILE")
         yield sys.stdout.buffer
         return
     if path.is_dir():

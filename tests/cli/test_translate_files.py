@@ -27,6 +27,15 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
         pass
 
 
+def test_closed_streams_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(DataError, match="stdin is closed"):
+        command._source(None)
+    with pytest.raises(DataError, match="stdout is closed"), command.sink(None):
+        pass
+
+
 def test_a_folder_is_refused_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is a folder"), command.sink(tmp_path):
         raise AssertionError("it must not come to this")

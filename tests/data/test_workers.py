@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import operator
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,3 +66,11 @@ def test_a_script_without_main_guard_and_from_stdin_works() -> None:
     )
     done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("[1, 2, 3, 4, 5]\n", "")
+
+
+def test_a_worker_whose_parent_went_in_the_middle_of_an_item_ends_quietly() -> None:
+    whole = pickle.dumps(len) + pickle.dumps("abc")
+    done = subprocess.run(
+        [sys.executable, "-m", "transformer_kit.data.workers"], input=whole[:-4], capture_output=True, check=True
+    )
+    assert done.stderr == b""

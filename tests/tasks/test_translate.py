@@ -53,6 +53,8 @@ def test_neither_batch_size_nor_order_changes_a_translation(trained: Trained) ->
 def test_the_python_api_says_what_the_pipe_says(trained: Trained) -> None:
     lines = ["The dog sees the cat.", "", "The king again."]
     assert as_bytes(Translator(trained.folder).translate(lines)) == through(trained.folder, as_bytes(lines))
+    with pytest.raises(TypeError, match="a list of lines"):
+        Translator(trained.folder).translate("The dog.")
 
 
 def test_n_best_and_scores(trained: Trained) -> None:

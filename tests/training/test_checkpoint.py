@@ -316,7 +316,7 @@ def test_a_pickle_with_code_is_refused(tmp_path):
         lambda p: p.write_bytes(pickle.dumps(Canary(canary), protocol=2)),
     ):
         write(folder / "trainer.pt")
-        with pytest.raises(CheckpointError, match=r"trainer\.pt"):
+        with pytest.raises(CheckpointError, match=r"trainer\.pt: cannot be read: it holds more than tensors"):
             store.all()[0].trainer_state()
     assert not canary.exists()
 

@@ -71,7 +71,7 @@ class Interrupting:
             yield batch
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_signal_saves_at_the_step_boundary(make, number, times):
     before = signal.getsignal(number)

@@ -111,8 +111,8 @@ def _serve() -> None:
     while True:
         try:
             item = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
+        except (EOFError, pickle.UnpicklingError):
+            return  # the parent has gone, perhaps in the middle of an item
         try:
             answer: tuple[Any, Exception | None] = (call(item), None)
         except Exception as error:

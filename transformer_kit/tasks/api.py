@@ -29,6 +29,8 @@ class Translator:
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """The best translation of each line, in order; an empty line stays empty."""
+        if isinstance(lines, str):  # would be taken for lines of one character
+            raise TypeError("translate takes a list of lines: write translate([line])")
         return self._translator.translate(lines)
 
     def translate_n_best(self, lines: Sequence[str]) -> list[list[Candidate]]:

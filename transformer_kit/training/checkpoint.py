@@ -58,7 +58,9 @@ class Checkpoint:
         path = self.path / TRAINER
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, OSError, EOFError, pickle.UnpicklingError, ValueError) as error:
+        except pickle.UnpicklingError:  # torch's own message advises to run whatever is in there
+            raise CheckpointError(f"{path}: cannot be read: it holds more than tensors and plain values") from None
+        except (RuntimeError, OSError, EOFError, ValueError) as error:
             raise CheckpointError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
 
 

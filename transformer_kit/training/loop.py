@@ -133,7 +133,7 @@ class Trainer:
         """Train.
 
         Raises:
-            Interrupted: after SIGINT or SIGTERM, with the state saved; calling `fit` of a new Trainer goes on.
+            Interrupted: after SIGINT, SIGTERM or SIGUSR2, with the state saved; calling `fit` of a new Trainer goes on.
             RunError: the gradient was not finite `max_skips` times in a row, or validation lacks the metric.
             CheckpointError: the last state could not be saved, or the checkpoint is of another model.
         """
