@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from transformer_kit.errors import ConfigError
 from transformer_kit.nn.norm.layernorm import LayerNorm
 from transformer_kit.nn.norm.rmsnorm import RMSNorm
 
@@ -58,3 +59,10 @@ def test_rmsnorm_in_bf16_has_gradients_in_the_types_of_its_inputs() -> None:
     assert x.grad is not None
     assert norm.weight.grad is not None
     assert (x.grad.dtype, norm.weight.grad.dtype) == (torch.bfloat16, torch.float32)
+
+
+@pytest.mark.parametrize("eps", [0.0, -1.0, float("nan")])
+def test_eps_must_be_positive(eps: float) -> None:
+    for make in (lambda: LayerNorm(7, eps, True), lambda: RMSNorm(7, eps)):
+        with pytest.raises(ConfigError, match=r"model\.norm\.eps"):
+            make()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -84,16 +85,16 @@ def test_errors_name_what_to_do(trained: Trained, tmp_path: Path) -> None:
 
 def test_damaged_weights_are_refused(trained: Trained, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
-    subprocess.run(["cp", "-r", str(trained.folder), str(broken)], check=True)
+    shutil.copytree(trained.folder, broken)
     weights = broken / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+    with pytest.raises(CheckpointError, match="SHA-256"):
         load(broken)
 
 
 def test_a_damaged_checkpoint_is_never_used(trained: Trained, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
-    subprocess.run(["cp", "-r", str(trained.folder), str(broken)], check=True)
+    shutil.copytree(trained.folder, broken)
     *_, before, last = sorted((broken / "checkpoints").iterdir())
     weights = bytearray((last / "model.safetensors").read_bytes())
     weights[-5] ^= 64  # one bit of one weight
@@ -101,6 +102,26 @@ def test_a_damaged_checkpoint_is_never_used(trained: Trained, tmp_path: Path) ->
     assert load(broken, checkpoint="last").weights.parent == before
     with pytest.raises(CheckpointError, match="damaged"):
         load(broken, checkpoint=last.name)
+
+
+def test_a_flipped_bit_in_the_final_model_is_refused(trained: Trained, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(trained.folder, broken)
+    weights = broken / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-5] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(CheckpointError, match="SHA-256"):
+        load(broken)
+    assert load(broken, checkpoint="last").weights.parent.name == "step_000060"
+
+
+def test_a_damaged_record_of_the_run_is_refused(trained: Trained, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(trained.folder, broken)
+    (broken / "environment.json").write_text("{")
+    with pytest.raises(RunError, match=r"environment\.json is damaged"):
+        load(broken)
 
 
 @pytest.mark.skipif("TKIT_DATA" not in os.environ, reason="TKIT_DATA names no folder with robustness/blns.txt")

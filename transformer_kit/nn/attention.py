@@ -101,6 +101,8 @@ class MultiHeadAttention(Attention):
         self.num_heads, self.num_kv_heads = num_heads, groups
         self.head_dim, self.v_head_dim = head_dim, v_head_dim
         self.dropout = dropout
+        if scale is not None and not scale > 0:
+            raise ConfigError(f"model.attention.scale={scale}: must be above 0, or null for 1/√head_dim")
         self.scale = default_scale(head_dim) if scale is None else scale
         self.kernel: Kernel = kernel
         self.sizes = (num_heads * head_dim, groups * head_dim, groups * v_head_dim)  # rows of q, k, v

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from transformer_kit.config.build import build_model
+from transformer_kit.config.run_folder import read_result
 from transformer_kit.config.saved import load_run
 from transformer_kit.config.schema import Config
 from transformer_kit.data.tokenizer import Tokenizers
@@ -18,6 +19,7 @@ from transformer_kit.errors import CheckpointError, RunError
 from transformer_kit.logs import get_logger
 from transformer_kit.models.encoder_decoder import EncoderDecoder
 from transformer_kit.training.checkpoint import MODEL, CheckpointStore
+from transformer_kit.training.files import sha256
 from transformer_kit.training.options import METRICS
 from transformer_kit.training.precision import resolve_device
 from transformer_kit.training.weights import load_model
@@ -97,11 +99,20 @@ def run_tokenizers(folder: Path) -> Tokenizers | None:
 
 
 def read_environment(folder: Path) -> dict[str, Any]:
-    """What `environment.json` records; empty where there is none."""
+    """What `environment.json` records; empty where there is none.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    path = folder / ENVIRONMENT
     try:
-        found = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
         return {}
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"{path} is damaged ({error}): the run's tokenizer cannot be checked; restore the file"
+        ) from None
     return found if isinstance(found, dict) else {}
 
 
@@ -116,10 +127,20 @@ def set_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
+def _check_digest(folder: Path) -> None:
+    """Refuse weights that are not those that training left; a flipped bit would load silently."""
+    expected = ((read_result(folder) or {}).get("model") or {}).get("sha256")
+    if expected is not None and sha256(folder / MODEL) != expected:
+        raise CheckpointError(
+            f"{folder / MODEL} is not the file that training left (its SHA-256 differs): use --checkpoint best or last"
+        )
+
+
 def _weights(folder: Path, config: Config, checkpoint: str | None) -> Path:
     store = checkpoints(folder, config)
     if checkpoint is None:
         if (folder / MODEL).is_file():
+            _check_digest(folder)
             return folder / MODEL
         latest = store.latest_good()
         if latest is None:

@@ -28,6 +28,7 @@ from transformer_kit.tasks.load import ENVIRONMENT, TOKENIZER, checkpoints, run_
 from transformer_kit.tasks.validate import Validation
 from transformer_kit.training.average import final_weights
 from transformer_kit.training.checkpoint import MODEL
+from transformer_kit.training.files import sha256
 from transformer_kit.training.loop import Summary, Trainer
 from transformer_kit.training.optimizer import build_optimizer
 from transformer_kit.training.precision import Precision, resolve_device, resolve_precision
@@ -149,7 +150,7 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     save_tensors(run.path / MODEL, tensors)
     if validate.hypotheses:
         write_text(run.path / HYPOTHESES, "".join(f"{line}\n" for line in validate.hypotheses))
-    result = _result(summary, parameters, kind, steps, scores, precision)
+    result = _result(summary, parameters, kind, steps, sha256(run.path / MODEL), scores, precision)
     run.write_result(result)
     return result
 
@@ -185,7 +186,13 @@ def _record_start(run: RunFolder, tokenizers: Tokenizers, precision: Precision) 
 
 
 def _result(
-    summary: Summary, parameters: int, kind: str, steps: list[int], scores: Mapping[str, float], precision: Precision
+    summary: Summary,
+    parameters: int,
+    kind: str,
+    steps: list[int],
+    digest: str,
+    scores: Mapping[str, float],
+    precision: Precision,
 ) -> dict[str, Any]:
     facts = asdict(summary)
     facts["ended_by"] = facts.pop("reason")
@@ -193,7 +200,7 @@ def _result(
     return {
         "status": "complete",
         "parameters": parameters,
-        "model": {"kind": kind, "steps": steps},
+        "model": {"kind": kind, "steps": steps, "sha256": digest},
         "scores": dict(scores),
         "precision": precision.name,
         **facts,

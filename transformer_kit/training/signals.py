@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGUSR2 (a cluster's warning) as a wish to stop, granted at the next step boundary."""
+"""Ctrl-C, SIGTERM, SIGHUP (a closed terminal) and SIGUSR2 (a cluster's warning) as a wish to stop, granted at the next step boundary."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import signal
 import threading
 from types import FrameType, TracebackType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 
 
 class StopFlag:
-    """A context in which SIGINT, SIGTERM and SIGUSR2 set a flag, once or several times, and do nothing else.
+    """A context in which SIGINT, SIGTERM, SIGHUP and SIGUSR2 set a flag, once or several times, and do nothing else.
 
     Outside the main thread Python takes no handlers; the flag then stays False. The handlers before are put back.
     """

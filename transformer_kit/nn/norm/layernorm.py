@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer_kit.nn.norm.base import Norm
+from transformer_kit.nn.norm.base import Norm, check_eps
 
 
 class LayerNorm(Norm):
@@ -22,6 +22,7 @@ class LayerNorm(Norm):
 
     def __init__(self, dim: int, eps: float, bias: bool) -> None:
         super().__init__()
+        check_eps(eps)
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(dim))
         self.bias = nn.Parameter(torch.zeros(dim)) if bias else None

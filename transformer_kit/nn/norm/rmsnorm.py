@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer_kit.nn.norm.base import Norm
+from transformer_kit.nn.norm.base import Norm, check_eps
 
 
 class RMSNorm(Norm):
@@ -22,6 +22,7 @@ class RMSNorm(Norm):
 
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
+        check_eps(eps)
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(dim))
 
