@@ -75,7 +75,7 @@ def batches(pieces: sentencepiece.SentencePieceProcessor, source: Path, target: 
         BatchOptions(tokens=tokens, pool=65536),
         temperature=1.0,
         seed=1,
-        sampling=SamplingOptions(alpha=0.0, nbest=-1),
+        sampling=SamplingOptions(alpha=0.0),
         tokenizers=None,  # type: ignore[arg-type]  # only read when sampling
     )
     return iter(stream)

@@ -70,6 +70,6 @@ def tokenizer_options(**changes: Any) -> TokenizerOptions:
         character_coverage=1.0,
         max_lines=None,
         text=IDENTITY,
-        sampling=SamplingOptions(alpha=0.0, nbest=-1),
+        sampling=SamplingOptions(alpha=0.0),
     )
     return replace(base, **changes)

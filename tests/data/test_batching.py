@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 from collections import Counter
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from transformer_kit.batch import Batch, translation_batch
 from transformer_kit.data.batching import BatchStream, eval_batches, make_batch
 from transformer_kit.data.buckets import by_length, cut, padding, quotas, sample_seeds
-from transformer_kit.data.options import Kind, SamplingOptions
+from transformer_kit.data.options import DataOptions, Kind, SamplingOptions, TokenizerOptions
 from transformer_kit.data.prepare import Prepared, prepare
 from transformer_kit.data.ragged import from_lists
 from transformer_kit.errors import DataError
@@ -102,7 +104,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 def mixture(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     folder = tmp_path_factory.mktemp("mixture")
     train = [made_up(folder, "small", 37, weight=3.0), made_up(folder, "large", 113, seed=11)]
-    sampling = SamplingOptions(alpha=0.2, nbest=-1)
+    sampling = SamplingOptions(alpha=0.2)
     return prepare(data_options(folder, train), tokenizer_options(kind=Kind.unigram, sampling=sampling))
 
 
@@ -171,6 +173,29 @@ def test_a_cursor_resumes_at_the_next_batch(name: str, request: pytest.FixtureRe
         resumed.load_state_dict(cursors[stop])
         for batch, expected in zip(islice(resumed, 3), unbroken[stop:], strict=False):
             assert same(batch, expected)
+
+
+def batches_from(
+    data: DataOptions, tokenizer: TokenizerOptions, cursor: dict[str, Any], count: int
+) -> list[tuple[list[int], list[list[int]], list[list[int]]]]:
+    stream = stream_of(prepare(data, tokenizer), pool=40)
+    stream.load_state_dict(cursor)
+    found = []
+    for batch in islice(stream, count):
+        assert batch.source is not None
+        found.append((batch.sample_ids.tolist(), batch.source.ids.tolist(), batch.labels.tolist()))
+    return found
+
+
+def test_a_new_process_resumes_with_equal_sampled_pieces(mixture: Prepared) -> None:
+    stream = stream_of(mixture, pool=40)
+    start = stream.state_dict()
+    for _ in islice(stream, 13):
+        pass
+    unbroken = batches_from(mixture.data, mixture.tokenizer, start, 30)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        resumed = pool.apply(batches_from, (mixture.data, mixture.tokenizer, stream.state_dict(), 17))
+    assert resumed == unbroken[13:]
 
 
 def test_epochs_and_seeds_differ_and_repeat(one: Prepared) -> None:

@@ -191,7 +191,7 @@ def test_prepared_data_are_found_again_and_follow_every_change(
         (replace(options, filter=FilterOptions(1, 250, None)), TOKENIZER),
         (replace(options, train=[replace(corpus, prefix="go ")]), TOKENIZER),
         (options, tokenizer_options(vocab_size=300)),
-        (options, tokenizer_options(sampling=SamplingOptions(0.1, -1))),
+        (options, tokenizer_options(sampling=SamplingOptions(0.1))),
     ):
         seen.add(prepare(changed, tokenizer).train[0].dataset.folder)
     path = Path(corpus.source or "")

@@ -137,10 +137,10 @@ def test_sampling_depends_on_the_seed_of_its_line_alone(kind: Kind) -> None:
     tokenizer = Tokenizer(train(kind=kind), PLAIN)
     lines = LINES[:40]
     seeds = list(range(40))
-    together = tokenizer.sample(lines, seeds, alpha=0.3, nbest=-1)
-    alone = [tokenizer.sample([line], [seed], alpha=0.3, nbest=-1)[0] for line, seed in zip(lines, seeds, strict=True)]
+    together = tokenizer.sample(lines, seeds, alpha=0.3)
+    alone = [tokenizer.sample([line], [seed], alpha=0.3)[0] for line, seed in zip(lines, seeds, strict=True)]
     assert together == alone
-    assert together != tokenizer.sample(lines, [seed + 100 for seed in seeds], alpha=0.3, nbest=-1)
+    assert together != tokenizer.sample(lines, [seed + 100 for seed in seeds], alpha=0.3)
     assert together != tokenizer.cut(lines)
     assert tokenizer.decode(together) == lines
 

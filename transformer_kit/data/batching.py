@@ -223,7 +223,7 @@ class BatchStream:
         tokenizer = self.tokenizers.source if side == "source" else self.tokenizers.target
         tag = dataset.about.tag if side == "source" else []
         seeds = sample_seeds(self.seed, self.epoch, 0 if side == "source" else 1, ids)
-        return resample(tokenizer, dataset.normal(side, rows), seeds, self.sampling.alpha, self.sampling.nbest, tag)
+        return resample(tokenizer, dataset.normal(side, rows), seeds, self.sampling.alpha, tag)
 
     def _plan(self, source: Ragged, target: Ragged) -> tuple[list[tuple[int, int]], NDArray[np.int64]]:
         # Spans of batches in shuffled order, and the order of rows that they cut.

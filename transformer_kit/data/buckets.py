@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from transformer_kit.data.ragged import Ints
 
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the step of SplitMix64
+
 
 def cut(costs: Ints, tokens: int) -> list[tuple[int, int]]:
     """Spans of consecutive rows with rows × highest cost ≤ tokens, each as long as possible; one row at least.
@@ -81,9 +83,15 @@ def quotas(sizes: NDArray[np.int64], weights: NDArray[np.float64], temperature: 
 
 
 def sample_seeds(seed: int, epoch: int, side: int, ids: Ints) -> NDArray[np.int64]:
-    """(rows,) 31-bit seeds that depend on all four (the finaliser of SplitMix64)."""
+    """(rows,) 31-bit seeds that depend on all four."""
     start = np.random.SeedSequence([seed, epoch, side]).generate_state(1, np.uint64)[0]
-    mixed = start + (np.asarray(ids).astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    return (mixed(start + (np.asarray(ids).astype(np.uint64) + np.uint64(1)) * GOLDEN) >> np.uint64(33)).astype(
+        np.int64
+    )
+
+
+def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Each number turned into 64 random bits, one to one (the finaliser of SplitMix64)."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return (mixed >> np.uint64(33)).astype(np.int64)
+        values = (values ^ (values >> np.uint64(shift))) * np.uint64(factor)
+    return values ^ (values >> np.uint64(31))

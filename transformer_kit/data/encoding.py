@@ -184,16 +184,14 @@ class TrainingText:
         return lines
 
 
-def resample(
-    tokenizer: Tokenizer, normal: Ragged, seeds: NDArray[np.int64], alpha: float, nbest: int, tag: list[int]
-) -> Ragged:
+def resample(tokenizer: Tokenizer, normal: Ragged, seeds: NDArray[np.int64], alpha: float, tag: list[int]) -> Ragged:
     """Ids of random segmentations of rows of UTF-8 text.
 
     Args:
         seeds: (rows,) one seed each.
-        alpha, nbest: as in `SamplingOptions`.
+        alpha: as in `SamplingOptions`.
         tag: ids to put in front of each row.
     """
     lines = [normal[row].tobytes().decode() for row in range(len(normal))]
-    ids = tokenizer.sample(lines, seeds.tolist(), alpha, nbest)
+    ids = tokenizer.sample(lines, seeds.tolist(), alpha)
     return from_lists([tag + row for row in ids] if tag else ids)

@@ -206,18 +206,14 @@ class SamplingOptions:
     Attributes:
         alpha: 0 is off. BPE: the probability of dropping a merge. Unigram: the smoothing exponent of the sampled
             segmentations (smaller is more varied).
-        nbest: unigram only: how many best segmentations to sample from; -1 means all of them.
     """
 
     alpha: float
-    nbest: int
 
     def problems(self) -> Problems:
         found: Problems = []
         if not 0 <= self.alpha <= 1:
             found.append(("alpha", f"must be from 0 (off) to 1, not {self.alpha}"))
-        if self.nbest != -1 and self.nbest < 2:
-            found.append(("nbest", f"must be -1 (all) or at least 2, not {self.nbest}"))
         return found
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import sentencepiece
 
+from transformer_kit.data.subword_sampling import SubwordSampler, make_sampler
 from transformer_kit.data.text_rules import TextRule
 from transformer_kit.errors import DataError
 
@@ -60,9 +61,10 @@ class Tokenizer:
         self.vocab_size: int = len(self._pieces)
         self._byte_fallback = self._pieces.piece_to_id("<0x00>") != UNK_ID
         self.tag_ids = [] if tag is None else [self.tag_id(tag)]
+        self._sampler: SubwordSampler | None = None
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[Any, ...]]:
-        # A fresh rule: compiled Moses tables do not travel.
+        # A fresh rule: compiled Moses tables do not travel, nor does the sampler's memory.
         return Tokenizer, (self.model, replace(self.rule), self.tag, self.prefix)
 
     @cached_property
@@ -87,19 +89,16 @@ class Tokenizer:
             ids = self._pieces.encode(self._escape(clean), out_type=int, num_threads=1)
         return ids
 
-    def sample(self, lines: list[str], seeds: Sequence[int], alpha: float, nbest: int) -> list[list[int]]:
+    def sample(self, lines: list[str], seeds: Sequence[int], alpha: float) -> list[list[int]]:
         """Ids of a random segmentation of lines that the text rule was applied to.
 
         Args:
-            seeds: one 32-bit seed a line, so that a line's result depends on nothing else.
-            alpha, nbest: as in `SamplingOptions`.
+            seeds: one non-negative seed a line; a line's result depends on nothing else, in any process.
+            alpha: as in `SamplingOptions`.
         """
-        encode, reseed = self._pieces.encode, sentencepiece.set_random_generator_seed
-        out = []
-        for line, seed in zip(self._escape(lines), seeds, strict=True):
-            reseed(int(seed))
-            out.append(encode(line, out_type=int, enable_sampling=True, alpha=alpha, nbest_size=nbest))
-        return out
+        if self._sampler is None or self._sampler.alpha != alpha:
+            self._sampler = make_sampler(self.model, alpha)
+        return self._sampler.sample(self._pieces.normalize(self._escape(lines)), seeds)
 
     def decode(self, rows: Sequence[Sequence[int]], *, detokenize: bool = True) -> list[str]:
         """The text of each row of ids; control ids give nothing.
