@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGHUP (a closed terminal) and SIGUSR2 (a cluster's warning) as a wish to stop, granted at the next step boundary."""
+"""Ctrl-C, SIGTERM, SIGHUP (a closed terminal), SIGUSR2 (a cluster's warning): a wish to stop at a step boundary."""
 
 from __future__ import annotations
 
