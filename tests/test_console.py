@@ -6,6 +6,7 @@ import csv
 import io
 import logging
 import os
+import select
 import pty
 import subprocess
 import sys
@@ -90,8 +91,12 @@ class Terminal:
         os.close(self.main)
 
     def read(self):
+        """All that was written; a terminal hands it over in portions."""
         self.stream.flush()
-        return os.read(self.main, 1 << 16).decode()
+        data = b""
+        while select.select([self.main], [], [], 0.2)[0]:
+            data += os.read(self.main, 1 << 16)
+        return data.decode()
 
 
 def test_bar_on_a_terminal(monkeypatch):
