@@ -6,8 +6,8 @@ import csv
 import io
 import logging
 import os
-import select
 import pty
+import select
 import subprocess
 import sys
 
