@@ -8,15 +8,19 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from transformer_kit import Translator
-from transformer_kit.errors import CheckpointError, RunError, TkitError
+from transformer_kit.config.schema import Config
+from transformer_kit.console import NoProgress
+from transformer_kit.errors import CheckpointError, ConfigError, RunError, TkitError
+from transformer_kit.evaluation.options import EvaluationOptions
+from transformer_kit.tasks.evaluate import evaluate_run
 from transformer_kit.tasks.load import load
-from transformer_kit.tasks.train import Trained
+from transformer_kit.tasks.train import Trained, train
 from transformer_kit.tasks.translate import translate
 
 TRANSLATE = [sys.executable, "-m", "transformer_kit.cli", "translate"]
@@ -67,6 +71,22 @@ def test_n_best_and_scores(trained: Trained) -> None:
     assert first == sorted(first, reverse=True)
     best = through(trained.folder, b"The dog sees the cat.\n", "decoding.beam=4").decode().strip("\n")
     assert fields[0][2] == best
+
+
+def test_a_run_translates_where_its_corpora_are_not(
+    tmp_path: Path, corpus: Path, run_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run may name its corpora by an environment variable; only its own test data need it."""
+    monkeypatch.setenv("TKIT_DATA", str(corpus))
+    files = "[{source: '${oc.env:TKIT_DATA}/%s.en', target: '${oc.env:TKIT_DATA}/%s.de'}]"
+    splits = [f"data.{split}={files % (split, split)}" for split in ("train", "valid", "test")]
+    run = train(
+        run_config(tmp_path, "run.name=x", "trainer.steps=2", "trainer.validation.bleu=null", *splits), NoProgress()
+    )
+    monkeypatch.delenv("TKIT_DATA")
+    assert through(run.folder, b"The dog.\n").count(b"\n") == 1
+    with pytest.raises(ConfigError, match=r"data\.test\.0\.source: the environment variable TKIT_DATA is not set"):
+        evaluate_run(run.folder, None, None, EvaluationOptions(["bleu"], False, "de", 0, 1))
 
 
 @pytest.mark.parametrize("checkpoint", ["best", "last", "50"])

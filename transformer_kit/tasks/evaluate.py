@@ -128,7 +128,7 @@ def _split_rows(loaded: Loaded, split: str) -> tuple[list[list[int]], list[str],
     """Source ids with the tag and prefix of their corpus, references, and the names of the corpora."""
     rows: list[list[int]] = []
     references: list[str] = []
-    corpora = split_text(loaded.config, split)
+    corpora = split_text(load_run(loaded.folder), split)  # checked: its environment variables must be set
     for corpus in corpora:
         marked = loaded.tokenizers.marked(corpus.options.tag, corpus.options.prefix)
         rows += Translator(loaded.model, marked, loaded.config.decoding, model_limit(loaded.config)).encode(

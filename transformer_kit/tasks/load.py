@@ -65,7 +65,7 @@ def load(run: str | Path, overrides: Sequence[str] = (), checkpoint: str | None 
         DataError: the run's tokenizer is not the one it was trained with.
     """
     folder = Path(run)
-    config = load_run(folder, overrides)
+    config = load_run(folder, overrides, check=False)  # its corpora need not be here; building checks the model
     tokenizers = run_tokenizers(folder)
     if tokenizers is None:
         raise RunError(f"{folder} has no tokenizer yet: its training has not started; run the same `tkit train` again")
