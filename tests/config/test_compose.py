@@ -260,3 +260,9 @@ def test_other_entries_take_the_same_recipes() -> None:
     assert compose("tokenize", ["data=demo"], check=False).data.generate is not None
     ablation = compose("ablate", ["data=demo"], check=False)
     assert ablation.plain()["ablation"]["root"] == str(Path.cwd() / "ablations")
+
+
+def test_a_configuration_without_data_can_be_looked_at() -> None:
+    assert compose("train", [], check=False).data.train == []
+    with pytest.raises(ConfigError, match=r"data\.train: no corpus is given"):
+        compose("train", [])

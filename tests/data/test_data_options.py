@@ -15,6 +15,8 @@ from transformer_kit.data.options import (
     GenerateOptions,
     SamplingOptions,
 )
+from transformer_kit.data.prepare import prepare
+from transformer_kit.errors import ConfigError
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -59,7 +61,6 @@ def test_the_yaml_lists_every_option(path: str, options: object) -> None:
         (tokenizer_options(character_coverage=0.97), "character_coverage"),
         (tokenizer_options(max_lines=0), "max_lines"),
         (tokenizer_options(sampling=SamplingOptions(-0.1)), "sampling.alpha"),
-        (data_options(Path("x"), []), "train"),
         (data_options(Path("x"), [CorpusOptions(tsv="a")], temperature=0.0), "temperature"),
         (data_options(Path("x"), [CorpusOptions(tsv="a")], workers=0), "workers"),
         (data_options(Path("x"), [CorpusOptions(tsv="a")], source_language=""), "source_language"),
@@ -76,3 +77,10 @@ def test_good_options_have_no_problem() -> None:
     assert data_options(Path("x"), [CorpusOptions(source="a", target="b", tag="<2de>")]).problems() == []
     assert data_options(Path("x"), [], generate=GenerateOptions("demo_phrases", 1)).problems() == []
     assert tokenizer_options(character_coverage=0.98).problems() == []
+
+
+def test_data_without_a_corpus_are_refused_by_preparing_not_by_printing(tmp_path: Path) -> None:
+    options = data_options(tmp_path, [])
+    assert options.problems() == []
+    with pytest.raises(ConfigError, match=r"data\.train: no corpus"):
+        prepare(options, tokenizer_options())

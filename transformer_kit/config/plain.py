@@ -11,6 +11,7 @@ from typing import Any
 
 from transformer_kit.config.convert import Reader, absolute, dotted
 from transformer_kit.config.schema import Config, Source
+from transformer_kit.data.options import NO_CORPUS
 from transformer_kit.errors import ConfigError
 
 ENV = re.compile(r"\$\{oc\.env:([A-Za-z_][A-Za-z0-9_]*)(?:,([^{}]*))?\}")
@@ -39,6 +40,9 @@ def typed(kind: type[Config], data: dict[str, Any], given: list[str], problems: 
         from transformer_kit.config.check import model_problems  # imports torch
 
         found += model_problems(config if isinstance(config, Config) else data)
+        corpora = data.get("data")  # looked at as it is, so that a problem elsewhere does not hide this one
+        if isinstance(corpora, Mapping) and not corpora.get("train") and corpora.get("generate") is None:
+            found.append(NO_CORPUS)
     named = {key_of(line) for line in problems}
     problems += [line for line in dict.fromkeys(found) if key_of(line) not in named]
     if problems:

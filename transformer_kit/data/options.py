@@ -12,6 +12,7 @@ from enum import Enum
 Problems = list[tuple[str, str]]
 TAG = re.compile(r"<(?!0x[0-9A-F]{2}>)[^\s<>]+>")  # <0x0A> is how a byte is spelt
 RESERVED = ("<pad>", "<unk>", "<s>", "</s>")
+NO_CORPUS = "data.train: no corpus is given; for example data.train=[{source: train.en, target: train.de}]"
 PATH = {"path": True}  # relative ones resolve against the current folder
 
 
@@ -152,8 +153,6 @@ class DataOptions:
                 found.append(("generate", "the languages of demo_phrases are en and de, in either direction"))
             if self.train or self.valid or self.test:
                 found.append(("generate", "generated data leave no room for `train`, `valid` and `test`: drop one"))
-        elif not self.train:
-            found.append(("train", "no corpus is given; for example data.train=[{source: train.en, target: train.de}]"))
         for split in ("train", "valid", "test"):
             for number, corpus in enumerate(getattr(self, split)):
                 found += _under(f"{split}.{number}", corpus.problems())

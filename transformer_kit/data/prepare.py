@@ -24,7 +24,14 @@ from transformer_kit.data.corpus import (
 from transformer_kit.data.dataset import About, DatasetWriter, ParallelDataset, TrainingCorpus
 from transformer_kit.data.encoding import Counts, Encoder, TrainingText
 from transformer_kit.data.folders import facts_of, key_of, new_folder
-from transformer_kit.data.options import CorpusOptions, DataOptions, FilterOptions, TextOptions, TokenizerOptions
+from transformer_kit.data.options import (
+    NO_CORPUS,
+    CorpusOptions,
+    DataOptions,
+    FilterOptions,
+    TextOptions,
+    TokenizerOptions,
+)
 from transformer_kit.data.text_rules import TextRule
 from transformer_kit.data.tokenizer import Tokenizers
 from transformer_kit.data.tokenizer_training import Lines, train_sentencepiece
@@ -76,6 +83,7 @@ def prepare(data: DataOptions, tokenizer: TokenizerOptions, tokenizers: Tokenize
     """
     problems = [f"data.{key}: {message}" for key, message in data.problems()]
     problems += [f"tokenizer.{key}: {message}" for key, message in tokenizer.problems()]
+    problems += [NO_CORPUS] if not data.train and data.generate is None else []
     if problems:
         raise ConfigError(problems)
     data = with_generated(data)
