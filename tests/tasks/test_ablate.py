@@ -57,6 +57,12 @@ def test_a_failed_point_is_shown_and_the_others_go_on(
     assert sorted(result["status"] for result in results) == ["complete", "failed"]
 
 
+def test_a_single_point_is_no_sweep(overrides: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ablate(*overrides, f"run.root='{tmp_path}/runs'", "trainer.steps=2") == 2
+    assert "nothing to compare" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_wrong_points_are_refused_before_any_is_trained(
     overrides: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

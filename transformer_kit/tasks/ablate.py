@@ -21,7 +21,7 @@ from transformer_kit.config.compose import compose_points
 from transformer_kit.config.run_folder import read_result, run_name, run_path
 from transformer_kit.config.schema import AblateConfig, Config
 from transformer_kit.data.corpus import read_lines
-from transformer_kit.errors import Interrupted, RunError
+from transformer_kit.errors import ConfigError, Interrupted, RunError
 from transformer_kit.evaluation.bleu import Metric
 from transformer_kit.logs import get_logger
 from transformer_kit.tasks.evaluate import split_text
@@ -65,6 +65,8 @@ def ablate(overrides: Sequence[str], config_dirs: Sequence[Path], launch: Launch
     """
     configs = compose_points(overrides, config_dirs)
     todo = points(overrides)
+    if len(todo) == 1:
+        raise ConfigError("nothing to compare: give several values to an override, as in model/residual=pre,post")
     first = configs[0]
     assert isinstance(first, AblateConfig)
     folder = Path(first.ablation.root) / (first.ablation.name or run_name([*_axes_named(overrides)]))
