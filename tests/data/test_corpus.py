@@ -114,7 +114,7 @@ def test_a_line_is_given_out_before_the_next_is_read() -> None:
             return b"line\n"
 
     pipe = Pipe()
-    lines = iter(LineReader(pipe))  # type: ignore[arg-type]
+    lines = iter(LineReader(pipe))  # type: ignore[arg-type]  # only its read is used
     assert (next(lines), pipe.reads) == ("line", 1)
     assert (next(lines), pipe.reads) == ("line", 2)
 

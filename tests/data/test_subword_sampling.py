@@ -183,7 +183,7 @@ def test_what_is_remembered_changes_nothing(kind: Kind, alpha: float, monkeypatc
     assert tokenizer.sample(LINES, seeds, alpha) == before
 
 
-def trained(kind: Kind, byte_fallback: bool = True, made: dict[tuple[Kind, bool], Tokenizer] = {}) -> Tokenizer:  # noqa: B006
+def trained(kind: Kind, byte_fallback: bool = True, made: dict[tuple[Kind, bool], Tokenizer] = {}) -> Tokenizer:  # noqa: B006  (trained once for all tests)
     key = kind, byte_fallback
     if key not in made:
         options = tokenizer_options(kind=kind, byte_fallback=byte_fallback, vocab_size=311 if byte_fallback else 53)

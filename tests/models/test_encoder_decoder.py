@@ -309,7 +309,7 @@ def test_position_bias_is_made_once_a_pass_and_cross_attention_gets_none() -> No
             calls.append((q_at.shape[1], k_at.shape[1]))
             return made(q_at, k_at)
 
-        stack.position.bias = counted  # type: ignore[method-assign]
+        stack.position.bias = counted  # type: ignore[method-assign]  # counts the calls
     model.decode(pad(ids(7, 2, 6), 0), model.encode(sources()))
     assert calls == [(8, 8), (7, 7)]
 
