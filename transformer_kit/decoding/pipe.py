@@ -1,4 +1,4 @@
-"""The translation pipe: bytes in, bytes out, one line for one line, answered as soon as a line is there.
+"""Pipes: bytes in, bytes out, one result for one line, answered as soon as a line is there.
 
 A single line written to a pipe that stays open is answered at once: what is read is what is ready, never a full chunk.
 While input keeps coming, lines are gathered into chunks, which sort better by length.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 from transformer_kit.data.corpus import BOM, Flaws, decode_lines
@@ -33,13 +33,35 @@ def translate_pipe(source: BinaryIO, sink: BinaryIO, translator: Translator, *, 
         DataError: the output cannot be written, on a full disk for example.
     """
     numbered = translator.options.n_best > 1
+
+    def answer(chunks: Iterable[list[str]]) -> Iterator[str]:
+        for number, candidates in enumerate(translator.translate_chunks(chunks), 1):
+            yield _format(candidates, number if numbered else None, scores or numbered)
+
+    return line_pipe(source, sink, translator.options.chunk, answer)
+
+
+def line_pipe(
+    source: BinaryIO, sink: BinaryIO, most: int, answer: Callable[[Iterable[list[str]]], Iterator[str]]
+) -> int:
+    """Answer every line of `source` in `sink`, flushed as soon as it is there; returns how many lines were answered.
+
+    A reader that goes away ends the work quietly.
+
+    Args:
+        most: lines read ahead at most.
+        answer: from portions of lines to one text a line, each with its line end, in order; a portion is answered
+            before the next is asked for.
+
+    Raises:
+        DataError: the output cannot be written, on a full disk for example.
+    """
     answered = 0
     lines = _Text()
-    chunks = map(lines.decode, line_chunks(source, translator.options.chunk))
     try:
-        for number, candidates in enumerate(translator.translate_chunks(chunks), 1):
-            _write(sink, _format(candidates, number if numbered else None, scores or numbered))
-            answered = number
+        for text in answer(map(lines.decode, line_chunks(source, most))):
+            _write(sink, text.encode("utf-8", errors="replace"))
+            answered += 1
     except BrokenPipeError:
         _silence(sink)
     finally:
@@ -121,11 +143,11 @@ class _Text:
         return text
 
 
-def _format(candidates: list[Candidate], number: int | None, scores: bool) -> bytes:
+def _format(candidates: list[Candidate], number: int | None, scores: bool) -> str:
     lines = []
     for candidate in candidates:
         fields = [] if number is None else [str(number)]
         if scores:
             fields.append(f"{candidate.score:.6f}")
         lines.append("\t".join([*fields, candidate.text]) + "\n")
-    return "".join(lines).encode("utf-8", errors="replace")
+    return "".join(lines)

@@ -1,0 +1,331 @@
+"""Prompts in, continuations out: N lines give N results in order, whatever is in the lines.
+
+- A continuation is the text that its tokens add to the prompt: prompt and continuation, put together, are what the
+  tokenizer makes of all tokens.
+- It ends at an end token (`eos`), before a stop string (`stop`), or where no token more is allowed (`length`):
+  `max_new_tokens`, or the model's own length, which prompt and continuation share. A prompt that leaves no room is
+  answered with an empty text and counted in a warning.
+- Prompts are sorted by length within a chunk; those of one batch are padded on the left and take their steps together.
+- Every row draws from a generator of its own, made from the seed, the number of its line and that of its sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transformer_kit.decoding.generation_options import GenerationOptions
+from transformer_kit.decoding.prompts import Marks, Reader
+from transformer_kit.decoding.sampling import next_tokens, penalise
+from transformer_kit.decoding.stopping import certain, first_stop
+from transformer_kit.decoding.translator import is_blank, token_batches
+from transformer_kit.errors import ConfigError, RunError
+from transformer_kit.logs import get_logger
+
+log = get_logger(__name__)
+
+_CONTEXT = 16  # tokens of the prompt that a continuation is decoded with: whether it begins with a space depends on them
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One continuation of a prompt.
+
+    Attributes:
+        text: without the prompt, the stop string and what the model said behind it.
+        tokens: how many were generated; an end token and those of a stop string count.
+        finish: `eos`, `stop` or `length`; `empty` where there was nothing to begin with.
+    """
+
+    text: str
+    tokens: int
+    finish: str
+
+
+EMPTY = Generation("", 0, "empty")
+
+
+class Encoder(Protocol):
+    """The part of a tokenizer that reads prompts."""
+
+    def encode(self, lines: list[str]) -> list[list[int]]: ...
+
+
+class Decoder(Protocol):
+    """The part of a tokenizer that writes continuations."""
+
+    def decode(self, rows: list[list[int]], *, detokenize: bool) -> list[str]: ...
+
+
+@dataclass
+class _Row:
+    """One continuation that is being made.
+
+    Attributes:
+        prompt: what the model reads.
+        room: the most tokens it may get.
+        random: its own numbers.
+        ids: its tokens so far, the end token left out.
+        tokens: how many it has, the end token included.
+        text: so far; current only where somebody looks at it before the end.
+        finish: why it ended, None while it goes on.
+    """
+
+    prompt: list[int]
+    room: int
+    random: np.random.Generator
+    ids: list[int] = field(default_factory=list)
+    tokens: int = 0
+    text: str = ""
+    finish: str | None = None
+
+
+class Generator:
+    """Continues prompts with a decoder-only model, or answers them with an encoder–decoder.
+
+    Args:
+        model: put into evaluation mode while it works, and back.
+        reader: how it reads prompts.
+        encoder, decoder: tokenizers of prompts and continuations.
+        marks: the ids around a text.
+        options: how tokens are chosen.
+        max_positions: the most tokens that the model takes: of prompt and continuation together, or on either side.
+
+    Raises:
+        ConfigError: an option is out of range.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        reader: Reader[Any],
+        encoder: Encoder,
+        decoder: Decoder,
+        marks: Marks,
+        options: GenerationOptions,
+        max_positions: int,
+    ) -> None:
+        if problems := options.problems():
+            raise ConfigError([f"generation.{key} {message}" for key, message in problems])
+        self.model, self.reader, self.encoder, self.decoder = model, reader, encoder, decoder
+        self.marks, self.options, self.max_positions = marks, options, max_positions
+
+    def generate(self, prompts: Sequence[str]) -> list[list[Generation]]:
+        """The `num_samples` continuations of each prompt."""
+        size, source = self.options.chunk, iter(prompts)
+        return list(self.generate_chunks(iter(lambda: list(islice(source, size)), [])))
+
+    def generate_chunks(self, chunks: Iterable[Sequence[str]]) -> Iterator[list[Generation]]:
+        """As `generate` for prompts that come in portions, each answered before the next is asked for."""
+        seen, problems = 0, _Problems()
+        try:
+            for chunk in chunks:
+                yield from self._chunk(chunk, seen, problems)
+                seen += len(chunk)
+        finally:
+            problems.report(self.max_positions)
+
+    def stream(self, prompt: str) -> Iterator[str]:
+        """The first continuation of one prompt, piece by piece; the pieces together are the text of `generate`.
+
+        A piece never ends within a character, nor where a stop string may have begun.
+        """
+        problems = _Problems()
+        rows = [row for row in self._rows([prompt], 0, problems) if row is not None][:1]
+        problems.report(self.max_positions)
+        shown = ""
+        for _ in self._decode(rows, every_step=True):
+            (row,) = rows
+            text = row.text if row.finish else certain(row.text, self.options.stop)
+            if len(text) > len(shown) and text.startswith(shown):
+                yield text[len(shown) :]
+                shown = text
+
+    def _chunk(self, prompts: Sequence[str], seen: int, problems: _Problems) -> Iterator[list[Generation]]:
+        """The results of one chunk; a prefix that is complete is yielded before the rest is made."""
+        samples = self.options.num_samples
+        rows = self._rows(prompts, seen, problems)
+        costs = {i: len(row.prompt) + row.room for i, row in enumerate(rows) if row is not None and row.room}
+        given = 0
+        for batch in token_batches(costs, self.options.batch_tokens):
+            for _ in self._decode([row for i in batch if (row := rows[i]) is not None]):
+                pass
+            while given < len(prompts) and all(_done(row) for row in rows[given * samples : (given + 1) * samples]):
+                yield [_result(row) for row in rows[given * samples : (given + 1) * samples]]
+                given += 1
+        for index in range(given, len(prompts)):
+            yield [_result(row) for row in rows[index * samples : (index + 1) * samples]]
+
+    def _rows(self, prompts: Sequence[str], seen: int, problems: _Problems) -> list[_Row | None]:
+        """`num_samples` rows for each prompt; None where there is nothing to begin with."""
+        rows: list[_Row | None] = []
+        for index, ids in enumerate(self._encode(prompts, seen, problems)):
+            if not ids:
+                if self.reader.continues:
+                    problems.empty.add(seen + index + 1)
+                rows += [None] * self.options.num_samples
+                continue
+            positions = self.max_positions - len(ids) if self.reader.continues else self.max_positions
+            room = max(0, min(self.options.max_new_tokens, positions))
+            if not room:
+                problems.full.add(seen + index + 1)
+            for sample in range(self.options.num_samples):
+                # a spawn key: (seed, line, sample) stay apart, whatever their sizes
+                random = np.random.default_rng(
+                    np.random.SeedSequence(self.options.seed, spawn_key=(seen + index, sample))
+                )
+                rows.append(_Row(ids, room, random, finish=None if room else "length"))
+        return rows
+
+    def _encode(self, prompts: Sequence[str], seen: int, problems: _Problems) -> list[list[int]]:
+        """What the model reads for each prompt; nothing for a source without content."""
+        before, after = list(self.marks.before), list(self.marks.after)
+        if self.reader.continues:
+            return [before + ids + after for ids in self.encoder.encode(list(prompts))]
+        full = [index for index, prompt in enumerate(prompts) if not is_blank(prompt)]
+        rows: list[list[int]] = [[] for _ in prompts]
+        most = self.max_positions - len(before) - len(after)
+        for index, ids in zip(full, self.encoder.encode([prompts[i] for i in full]), strict=True):
+            if len(ids) > most:
+                problems.cut.add(seen + index + 1)
+            rows[index] = before + ids[:most] + after if ids else []
+        return rows
+
+    @torch.inference_mode()
+    def _decode(self, rows: list[_Row], *, every_step: bool = False) -> Iterator[None]:
+        """Finish the rows, which gain a token in each step; yields after each step.
+
+        Args:
+            every_step: keep their texts current.
+        """
+        rows = [row for row in rows if row.finish is None]
+        if not rows:
+            return
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            state, logits = self.reader.start([row.prompt for row in rows], max(row.room for row in rows))
+            seen = self._seen(rows, logits)
+            while True:
+                last = self._choose(logits, rows, seen)
+                for row, token in zip(rows, last.tolist(), strict=True):
+                    self._append(row, token)
+                self._look(rows, every_step)
+                yield
+                going = [i for i, row in enumerate(rows) if row.finish is None]
+                if not going:
+                    return
+                if len(going) < len(rows):
+                    stay = torch.tensor(going, device=logits.device)
+                    state.keep(stay)
+                    last, seen = last[stay], None if seen is None else seen[stay]
+                    rows = [rows[i] for i in going]
+                logits = self.reader.step(last, state)
+        finally:
+            self.model.train(was_training)
+
+    def _seen(self, rows: Sequence[_Row], logits: Tensor) -> Tensor | None:
+        """(R, V) bool, the tokens that the penalty is for; None where it is off."""
+        if self.options.repetition_penalty == 1:
+            return None
+        seen = torch.zeros_like(logits, dtype=torch.bool)
+        if self.reader.continues:
+            for number, row in enumerate(rows):
+                seen[number, torch.tensor(row.prompt, device=logits.device)] = True
+        return seen
+
+    def _choose(self, logits: Tensor, rows: Sequence[_Row], seen: Tensor | None) -> Tensor:
+        """(R,) int64: the next token of each row; `seen` learns of it."""
+        if seen is not None:
+            logits = penalise(logits, seen, self.options.repetition_penalty)
+        barred = set(self.marks.barred - self.marks.ends)
+        if rows[0].tokens < self.options.min_new_tokens:  # rows of a batch are equally long
+            barred |= self.marks.ends
+        logits = logits.index_fill(1, torch.tensor(sorted(barred), dtype=torch.int64, device=logits.device), -torch.inf)
+        if not bool(logits.amax(1).isfinite().all()):
+            raise RunError("no token has a finite score: the model's outputs are not numbers; was it trained?")
+        uniform = torch.tensor([row.random.random() for row in rows], dtype=torch.float64, device=logits.device)
+        chosen = next_tokens(logits, self.options, uniform)
+        if seen is not None:
+            seen.scatter_(1, chosen[:, None], True)
+        return chosen
+
+    def _append(self, row: _Row, token: int) -> None:
+        row.tokens += 1
+        if token in self.marks.ends:
+            row.finish = "eos"
+            return
+        row.ids.append(token)
+        if row.tokens >= row.room:
+            row.finish = "length"
+
+    def _look(self, rows: Sequence[_Row], every_step: bool) -> None:
+        """Decode the rows that have ended, or all where the text matters already, and end those with a stop string."""
+        stops = self.options.stop
+        looked = [row for row in rows if row.finish is not None or every_step or stops]
+        for row, text in zip(looked, self._texts(looked), strict=True):
+            row.text = text
+            if (at := first_stop(text, stops)) is not None:
+                row.text, row.finish = text[:at], "stop"
+
+    def _texts(self, rows: Sequence[_Row]) -> list[str]:
+        """The text that the tokens of each row add to its prompt."""
+        contexts = [row.prompt[-_CONTEXT:] if self.reader.continues else [] for row in rows]
+        whole = self._decoded([context + row.ids for context, row in zip(contexts, rows, strict=True)])
+        before = self._decoded(contexts)
+        # A tokenizer that joins both differently leaves no choice but to decode the continuation by itself.
+        apart = [not text.startswith(start) for text, start in zip(whole, before, strict=True)]
+        alone = iter(self._decoded([row.ids for row, one in zip(rows, apart, strict=True) if one]))
+        return [
+            next(alone) if one else text[len(start) :] for one, text, start in zip(apart, whole, before, strict=True)
+        ]
+
+    def _decoded(self, rows: list[list[int]]) -> list[str]:
+        return self.decoder.decode(rows, detokenize=self.options.detokenize) if rows else []
+
+
+def _done(row: _Row | None) -> bool:
+    return row is None or row.finish is not None
+
+
+def _result(row: _Row | None) -> Generation:
+    if row is None:
+        return EMPTY
+    assert row.finish is not None
+    return Generation(row.text, row.tokens, row.finish)
+
+
+@dataclass
+class _Counted:
+    """How many lines something happened to, and the first of them."""
+
+    count: int = 0
+    first: int = 0
+
+    def add(self, line: int) -> None:
+        self.first = self.first or line
+        self.count += 1
+
+
+@dataclass
+class _Problems:
+    """Lines that could not be answered, or not as they are."""
+
+    empty: _Counted = field(default_factory=_Counted)
+    full: _Counted = field(default_factory=_Counted)
+    cut: _Counted = field(default_factory=_Counted)
+
+    def report(self, limit: int) -> None:
+        for found, message in (
+            (self.empty, "%d prompt(s) are empty, and this model knows no token that begins a text (first: line %d)"),
+            (self.full, f"%d prompt(s) fill the {limit} tokens that the model holds: no room is left (first: line %d)"),
+            (self.cut, f"%d prompt(s) had more tokens than the model's {limit} and were cut to that (first: line %d)"),
+        ):
+            if found.count:
+                log.warning(message, found.count, found.first)
