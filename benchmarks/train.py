@@ -27,6 +27,7 @@ import torch
 
 from transformer_kit.batch import Batch
 from transformer_kit.config.build import build_model, build_objective, count_parameters
+from transformer_kit.config.check import ANY_SPECIALS
 from transformer_kit.config.compose import compose
 from transformer_kit.data.batching import BatchStream
 from transformer_kit.data.corpus import read_lines
@@ -109,7 +110,7 @@ def main() -> None:
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(given.vocabulary))
     torch.manual_seed(1)
     model = build_model(config.model, len(pieces), len(pieces)).train()
-    step = Step(model, build_objective(config.objective, pad_id=0))
+    step = Step(model, build_objective(config.objective, specials=ANY_SPECIALS))
     precision = resolve_precision(given.precision, resolve_device("cpu"))
     optimizer = build_optimizer(config.optimizer, model.parameters())
     updater = Updater(step, optimizer, build_schedule(config.schedule), precision, None, seed=1)

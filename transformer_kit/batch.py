@@ -17,6 +17,23 @@ Side = Literal["right", "left"]
 
 
 @dataclass(frozen=True)
+class Cells:
+    """Where the cells of a block stand and which of them belong together; what a stack knows of its input.
+
+    Attributes:
+        at: (B, L) int64; the position of each token, 0 at padding, restarting in each packed document.
+        valid: (B, L) bool, True at real tokens; None when all are.
+        document: (B, L) int64 number of the document that a cell belongs to, or None when a row is one document.
+        prefix: (B, L) bool, True at cells that the whole row sees although the stack is causal; None: there are none.
+    """
+
+    at: Tensor
+    valid: Tensor | None = None
+    document: Tensor | None = None
+    prefix: Tensor | None = None
+
+
+@dataclass(frozen=True)
 class Tokens:
     """A padded block of token ids.
 
@@ -26,6 +43,8 @@ class Tokens:
         at: (B, L) int64; the position of each token, 0 at padding, restarting in each packed document.
         full: True when no cell is padding (known when the block is made, so that masks need not look).
         document: (B, L) int64 number of the document that a cell belongs to, or None when a row is one document.
+        prefix: (B, L) bool; see `Cells`.
+        types: (B, L) int64 number of the segment (first or second sentence) that a cell belongs to; None: all 0.
     """
 
     ids: Tensor
@@ -33,16 +52,53 @@ class Tokens:
     at: Tensor
     full: bool
     document: Tensor | None = None
+    prefix: Tensor | None = None
+    types: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.ids.shape[0], self.ids.shape[1]
 
+    @property
+    def cells(self) -> Cells:
+        return Cells(self.at, None if self.full else self.valid, self.document, self.prefix)
+
     def to(self, device: torch.device | str) -> Tokens:
         if self.ids.device == torch.device(device):
             return self
-        document = None if self.document is None else self.document.to(device)
-        return Tokens(self.ids.to(device), self.valid.to(device), self.at.to(device), self.full, document)
+        moved = {name: getattr(self, name) for name in ("ids", "valid", "at", "document", "prefix", "types")}
+        return Tokens(full=self.full, **{k: None if v is None else v.to(device) for k, v in moved.items()})
+
+
+@dataclass(frozen=True)
+class Specials:
+    """The ids with a meaning of their own, which text never produces, and the size of the vocabulary.
+
+    Attributes:
+        pad: fills cells behind the end of a row.
+        bos: begins a row (`[CLS]` in BERT).
+        eos: ends a row (`[SEP]` in BERT).
+        unk: stands for what the vocabulary cannot spell; None where it can spell everything.
+        mask: the place of a token to guess; None where there is none.
+        sentinels: mark the places of removed spans, in the order of use.
+        vocab_size: V.
+        start: what a decoder reads first; `bos` unless a model was trained otherwise (T5 and Marian: pad, BART: eos).
+    """
+
+    pad: int
+    bos: int
+    eos: int
+    unk: int | None
+    mask: int | None
+    sentinels: tuple[int, ...]
+    vocab_size: int
+    start: int
+
+    @property
+    def all(self) -> frozenset[int]:
+        """Every id that text never produces; `unk`, which text may, is not among them."""
+        own = {self.pad, self.bos, self.eos, self.start, *self.sentinels}
+        return frozenset(own if self.mask is None else own | {self.mask})
 
 
 def pad(rows: Sequence[Sequence[int] | Tensor], pad_id: int, side: Side = "right", length: int | None = None) -> Tokens:
@@ -76,10 +132,11 @@ class Batch:
     """One batch of examples.
 
     Attributes:
-        source: what an encoder reads, or None for a model without one.
-        target: what the model predicts from (for a decoder: BOS and the tokens but the last).
-        labels: (B, T) int64; what each cell of `target` predicts; anything where `counted` is False.
-        counted: (B, T) bool; True where a label counts in the loss.
+        source: what the encoder of an encoder–decoder reads; None for a model of one stack.
+        target: what the model predicts from: for a decoder BOS and the tokens but the last, for an encoder its input.
+        labels: (B, T) int64; what each cell of `target` predicts; anything where `counted` is False. Where a whole row
+            has one label: (B, 1).
+        counted: shaped like `labels`, bool; True where a label counts in the loss.
         num_labels: the number of True cells of `counted`.
         sample_ids: (B,) int64; which samples of the data set these rows are.
     """

@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from transformer_kit.config.build import BASES, FACTS, build_model, build_objective, count_parameters
+from transformer_kit.config.check import ANY_SPECIALS
 from transformer_kit.config.compose import compose
 from transformer_kit.config.parts import part, resolve, signature
 from transformer_kit.config.sources import package_folder
@@ -151,9 +152,9 @@ def test_the_seed_decides_the_parameters(plain: dict[str, Any]) -> None:
 
 def test_objectives_are_built_the_same_way() -> None:
     options = compose("train", ["data=demo"], check=False).objective
-    assert type(build_objective(options, pad_id=0)).__name__ == "Translation"
+    assert type(build_objective(options, specials=ANY_SPECIALS)).__name__ == "Translation"
     with pytest.raises(ConfigError, match="is no Objective"):
-        build_objective(slot("Plain"), pad_id=0)
+        build_objective(slot("Plain"), specials=ANY_SPECIALS)
 
 
 SLOT_FILES = [

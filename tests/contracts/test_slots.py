@@ -14,7 +14,8 @@ import yaml
 from torch import Tensor
 
 from transformer_kit.batch import Batch, Side, Tokens, pad, translation_batch
-from transformer_kit.config.build import BASES, FACTS, build_model, build_objective
+from transformer_kit.config.build import BASES, FACTS, OBJECTIVE_FACTS, build_model, build_objective
+from transformer_kit.config.check import ANY_SPECIALS
 from transformer_kit.config.parts import resolve
 from transformer_kit.models.encoder_decoder import EncoderDecoder
 from transformer_kit.objectives.base import Objective
@@ -24,7 +25,7 @@ PARTS = [
     (slot, entry.name.removesuffix(".yaml"))
     for slot in BASES
     for entry in sorted(CONF.joinpath("model", slot).iterdir(), key=lambda entry: entry.name)
-    if entry.name.endswith(".yaml")
+    if entry.name.endswith(".yaml") and (slot, entry.name) != ("head", "none.yaml")
 ]
 USUAL = {
     "position": "sinusoidal",
@@ -32,6 +33,7 @@ USUAL = {
     "residual": "post",
     "attention": "mha",
     "feedforward": "relu",
+    "head": "linear",
 }
 SOURCE, TARGET = 23, 19
 PAD, BOS, EOS = 0, 2, 3
@@ -59,7 +61,9 @@ def built(slot: str, name: str, device: str = "cpu") -> EncoderDecoder:
         "encoder": {"layers": 2},
         "decoder": {"layers": 3},
         "tie": "none",
-        "embedding": {"scale": True},
+        "embedding": {"scale": True, "norm": False, "types": 0},
+        "pooler": False,
+        "pattern": [],
         "max_length": 37,
         "init": "glorot",
         "dropout": {"embedding": 0.0, "residual": 0.0, "attention": 0.0, "feedforward": 0.0},
@@ -213,7 +217,7 @@ def test_weights_are_all_there_is(slot: str, name: str) -> None:
 
 
 def test_objectives_list_every_option_of_the_constructor() -> None:
-    """Every file of `conf/objective`: its keys are its constructor's less `pad_id`, and it builds."""
+    """Every file of `conf/objective`: its keys are its constructor's less the facts, and it builds."""
     entries = [entry for entry in CONF.joinpath("objective").iterdir() if entry.name.endswith(".yaml")]
     assert entries
     for entry in entries:
@@ -221,9 +225,9 @@ def test_objectives_list_every_option_of_the_constructor() -> None:
         kind = resolve("objective", given["_target_"], Objective, [])
         assert kind is not None
         parameters = inspect.signature(kind).parameters
-        assert set(given) - {"_target_"} == set(parameters) - {"pad_id"}
+        assert set(given) - {"_target_"} == set(parameters) - OBJECTIVE_FACTS
         assert all(each.default is inspect.Parameter.empty for each in parameters.values())
-        assert isinstance(build_objective(given, pad_id=PAD), Objective)
+        assert isinstance(build_objective(given, specials=ANY_SPECIALS), Objective)
 
 
 def test_every_slot_has_choices() -> None:

@@ -108,7 +108,7 @@ def test_the_model_evaluates_and_returns_to_training_mode() -> None:
 def test_a_model_of_nans_is_named() -> None:
     subject = translator()
     with torch.no_grad():
-        subject.model.projection.bias.fill_(float("nan"))
+        subject.model.head.bias.fill_(float("nan"))
     with pytest.raises(RunError, match="not numbers"):
         subject.translate(["abc"])
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformer_kit.batch import Tokens, pad
 from transformer_kit.decoding.options import DecodingOptions, LengthPenaltyOptions
 from transformer_kit.models.encoder_decoder import EncoderDecoder
+from transformer_kit.models.heads import LinearHead
 from transformer_kit.models.stack import Stack
 from transformer_kit.nn.attention import MultiHeadAttention
 from transformer_kit.nn.block import Block
@@ -141,7 +142,7 @@ def tiny_model(source_vocab: int = 43, target_vocab: int = 37, *, seed: int = 5,
     dim, heads = 22, 2
 
     def attention() -> MultiHeadAttention:
-        return MultiHeadAttention(dim, heads, 11, 11, 0.0, None, True, True, None, "auto")
+        return MultiHeadAttention(dim, heads, 11, 11, 0.0, None, True, True, None, None, "auto")
 
     def stack(causal: bool, layers: int) -> Stack:
         blocks = [Block(attention(), attention() if causal else None, Dense(dim, 29), Sum) for _ in range(layers)]
@@ -152,13 +153,13 @@ def tiny_model(source_vocab: int = 43, target_vocab: int = 37, *, seed: int = 5,
         stack(True, 2),
         TokenEmbedding(source_vocab, dim, True),
         TokenEmbedding(target_vocab, dim, True),
-        nn.Linear(dim, target_vocab),
+        LinearHead(dim, target_vocab, None, bias=True, scale=False),
     )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * (1.3 * parameter.shape[-1] ** -0.5))
-        model.projection.bias.zero_()
-        model.projection.bias[EOS] = eos_bias
+        model.head.bias.zero_()
+        model.head.bias[EOS] = eos_bias
     return model.eval()
 
 

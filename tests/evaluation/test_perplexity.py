@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transformer_kit.batch import Batch, translation_batch
+from transformer_kit.batch import Batch, Specials, translation_batch
 from transformer_kit.errors import DataError
 from transformer_kit.evaluation.perplexity import Likelihood, likelihood
-from transformer_kit.models.encoder_decoder import ModelOutput
+from transformer_kit.models.base import ModelOutput
 from transformer_kit.objectives.translation import Translation
 
 PAD, BOS, EOS, VOCAB = 0, 2, 3, 29
+SPECIALS = Specials(pad=0, bos=2, eos=3, unk=1, mask=None, sentinels=(), vocab_size=VOCAB, start=2)
 
 
 class Unigrams(nn.Module):
@@ -28,6 +29,9 @@ class Unigrams(nn.Module):
     def forward(self, batch: Batch) -> ModelOutput:
         assert not self.training
         return ModelOutput(self.table(batch.target.ids))
+
+    def prepare(self, hidden: Tensor) -> Tensor:
+        return hidden
 
     def output(self) -> tuple[Tensor, Tensor | None]:
         return self.weight, None
@@ -46,7 +50,7 @@ def batches(order: list[int], size: int) -> list[Batch]:
 
 
 def objective(smoothing: float = 0.1) -> Translation:
-    return Translation(PAD, smoothing, "all", 11)
+    return Translation(SPECIALS, smoothing, "all", 11)
 
 
 def by_hand(model: Unigrams) -> tuple[float, int, int]:

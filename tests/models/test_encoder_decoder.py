@@ -12,7 +12,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from transformer_kit.batch import Tokens, pad, translation_batch
+from transformer_kit.batch import Cells, Tokens, pad, translation_batch
 from transformer_kit.config.build import build_model, count_parameters
 from transformer_kit.models.encoder_decoder import EncoderDecoder
 from transformer_kit.models.stack import Memory, Stack, add_sums
@@ -40,7 +40,9 @@ def model_of(**changes: Any) -> EncoderDecoder:
         "encoder": {"layers": 2},
         "decoder": {"layers": 3},
         "tie": "none",
-        "embedding": {"scale": True},
+        "embedding": {"scale": True, "norm": False, "types": 0},
+        "pooler": False,
+        "pattern": [],
         "max_length": 64,
         "init": "glorot",
         "dropout": dict.fromkeys(("embedding", "residual", "attention", "feedforward"), 0.0),
@@ -49,6 +51,7 @@ def model_of(**changes: Any) -> EncoderDecoder:
         "residual": slot("residual", "post"),
         "attention": slot("attention", "mha"),
         "feedforward": slot("feedforward", "relu"),
+        "head": slot("head", "linear"),
     }
     torch.manual_seed(3)
     vocab = 17 if changes.get("tie") == "three_way" else TARGET
@@ -203,9 +206,9 @@ def test_garbage_in_padded_cells_reaches_nothing(name: str, way: str) -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
             x, y = model.source_embedding(source.ids), model.target_embedding(target.ids)
             x, y = (e.masked_fill(~t.valid[..., None], garbage) for e, t in ((x, source), (y, target)))
-            hidden, _ = model.encoder(x, source.at, source.valid)
+            hidden, _ = model.encoder(x, Cells(source.at, source.valid))
             memory = Memory(hidden, source.valid, full=False)
-            hidden, _ = model.decoder(y, target.at, target.valid, memory=memory)
+            hidden, _ = model.decoder(y, Cells(target.at, target.valid), memory=memory)
         outputs.append(hidden[target.valid])
         assert hidden.isfinite().all()
         hidden.float().square().sum().backward()
@@ -237,9 +240,9 @@ def test_documents_in_a_row_do_not_see_each_other() -> None:
     document = torch.tensor([[0] * 5 + [1] * 8])
     x = model.source_embedding(torch.cat((first, second))[None])
     for stack in (model.encoder, causal_encoder(model)):
-        packed, _ = stack(x, at, None, document)
-        one, _ = stack(x[:, :5], at[:, :5], None)
-        other, _ = stack(x[:, 5:], at[:, 5:], None)
+        packed, _ = stack(x, Cells(at, None, document))
+        one, _ = stack(x[:, :5], Cells(at[:, :5]))
+        other, _ = stack(x[:, 5:], Cells(at[:, 5:]))
         torch.testing.assert_close(packed, torch.cat((one, other), 1), rtol=0, atol=1e-12)
 
 

@@ -36,7 +36,7 @@ def drawn(module: nn.Module) -> nn.Module:
 
 def test_packed_matrices_are_drawn_by_their_own_shapes() -> None:
     attention = MultiHeadAttention(
-        61, 6, 11, 17, 0.0, num_kv_heads=2, bias=True, out_bias=True, scale=None, kernel="auto"
+        61, 6, 11, 17, 0.0, num_kv_heads=2, bias=True, out_bias=True, scale=None, window=None, kernel="auto"
     )
     for module in (attention, Gated(61, 97, 0.0, "silu", True)):
         drawn(nn.Sequential(module))
@@ -47,7 +47,7 @@ def test_packed_matrices_are_drawn_by_their_own_shapes() -> None:
 
 def test_every_bias_starts_at_zero() -> None:
     attention = MultiHeadAttention(
-        61, 6, 11, 17, 0.0, num_kv_heads=2, bias=True, out_bias=True, scale=None, kernel="auto"
+        61, 6, 11, 17, 0.0, num_kv_heads=2, bias=True, out_bias=True, scale=None, window=None, kernel="auto"
     )
     for module in (attention, Dense(61, 97, 0.0, "relu", True), Gated(61, 97, 0.0, "silu", True)):
         for name, parameter in drawn(module).named_parameters():

@@ -80,7 +80,9 @@ def built(name: str, vocab: int = 37_000) -> int:
         "encoder": {"layers": row.layers},
         "decoder": {"layers": row.layers},
         "tie": "three_way",
-        "embedding": {"scale": True},
+        "embedding": {"scale": True, "norm": False, "types": 0},
+        "pooler": False,
+        "pattern": [],
         "max_length": 1024,
         "init": "glorot",
         "dropout": dict.fromkeys(("embedding", "residual", "attention", "feedforward"), 0.1),
@@ -89,6 +91,7 @@ def built(name: str, vocab: int = 37_000) -> int:
         "residual": slot("residual", "post"),
         "attention": slot("attention", "mha"),
         "feedforward": slot("feedforward", "relu"),
+        "head": slot("head", "linear"),
     }
     return count_parameters(build_model(model, vocab, vocab, device="meta"))
 

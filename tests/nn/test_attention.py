@@ -30,6 +30,7 @@ def attention(**changes: object) -> MultiHeadAttention:
         "bias": True,
         "out_bias": True,
         "scale": None,
+        "window": None,
         "kernel": "auto",
     }
     torch.manual_seed(7)

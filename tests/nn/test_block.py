@@ -26,7 +26,7 @@ SOURCE_VALID = torch.arange(S) < torch.tensor([[2], [11], [5]])
 
 def attention() -> MultiHeadAttention:
     return MultiHeadAttention(
-        D, H, D // H, D // H, 0.0, num_kv_heads=None, bias=True, out_bias=True, scale=None, kernel="auto"
+        D, H, D // H, D // H, 0.0, num_kv_heads=None, bias=True, out_bias=True, scale=None, window=None, kernel="auto"
     )
 
 

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transformer_kit.batch import Batch, Side, translation_batch
+from transformer_kit.batch import Batch, Side, Specials, translation_batch
 from transformer_kit.errors import ConfigError
-from transformer_kit.models.encoder_decoder import EncoderDecoder, ModelOutput
+from transformer_kit.models.base import ModelOutput
+from transformer_kit.models.encoder_decoder import EncoderDecoder
+from transformer_kit.models.heads import LinearHead
 from transformer_kit.models.stack import Stack
 from transformer_kit.nn.attention import MultiHeadAttention
 from transformer_kit.nn.block import Block
@@ -23,11 +25,12 @@ from transformer_kit.objectives.translation import Translation
 
 SOURCE, TARGET, WIDTH = 17, 13, 7
 LENGTHS = (11, 101)
+SPECIALS = Specials(pad=0, bos=2, eos=3, unk=1, mask=None, sentinels=(), vocab_size=TARGET, start=2)
 
 
 def stack(causal: bool) -> Stack:
     def attention() -> MultiHeadAttention:
-        return MultiHeadAttention(WIDTH, 3, 2, 5, 0.0, None, True, True, None, "auto")
+        return MultiHeadAttention(WIDTH, 3, 2, 5, 0.0, None, True, True, None, None, "auto")
 
     blocks = [
         Block(
@@ -44,7 +47,7 @@ def stack(causal: bool) -> Stack:
 def model() -> EncoderDecoder:
     torch.manual_seed(1)
     embeddings = TokenEmbedding(SOURCE, WIDTH, True), TokenEmbedding(TARGET, WIDTH, True)
-    return EncoderDecoder(stack(False), stack(True), *embeddings, nn.Linear(WIDTH, TARGET)).double()
+    return EncoderDecoder(stack(False), stack(True), *embeddings, LinearHead(WIDTH, TARGET, None, True, False)).double()
 
 
 def rows(lengths: tuple[int, ...], size: int) -> list[Tensor]:
@@ -58,7 +61,7 @@ def batch(lengths: tuple[int, ...], side: Side = "right") -> Batch:
 
 
 def objective(spread: Spread = "all", chunk: int = 8) -> Translation:
-    return Translation(0, 0.1, spread, chunk)
+    return Translation(SPECIALS, 0.1, spread, chunk)
 
 
 def gradients(model: nn.Module, sums: list[Sums]) -> list[Tensor]:
@@ -155,6 +158,9 @@ def test_only_counted_cells_are_projected() -> None:
         def forward(self, batch: Batch) -> ModelOutput:
             return ModelOutput(self.hidden)
 
+        def prepare(self, hidden: Tensor) -> Tensor:
+            return hidden
+
         def output(self) -> tuple[Tensor, None]:
             return self.weight, None
 
@@ -171,7 +177,7 @@ def test_only_counted_cells_are_projected() -> None:
 
 def test_every_wrong_option_is_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        Translation(0, 1.0, "some", 0)  # type: ignore[arg-type]
+        Translation(SPECIALS, 1.0, "some", 0)  # type: ignore[arg-type]
     assert [line.split("=")[0] for line in caught.value.problems] == [
         "objective.label_smoothing",
         "objective.smoothing_over",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from transformer_kit.config.build import build_model, build_objective, count_parameters
+from transformer_kit.config.check import ANY_SPECIALS
 from transformer_kit.config.compose import compose
 from transformer_kit.config.schema import Config
 from transformer_kit.config.sources import package_folder
@@ -33,7 +34,7 @@ def recipe(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_
 def built(config: Config) -> int:
     """Parameters of the recipe's model, made on the meta device; the objective is made as well."""
     pieces = config.tokenizer.vocab_size
-    build_objective(config.objective, pad_id=0)
+    build_objective(config.objective, specials=ANY_SPECIALS)
     return count_parameters(build_model(config.model, pieces, pieces, device="meta"))
 
 

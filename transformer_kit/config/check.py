@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from transformer_kit.batch import Specials
 from transformer_kit.config.build import BASES, FACTS, NoDraws, build_model, build_objective, build_slot, model_parts
 from transformer_kit.config.convert import Reader
 from transformer_kit.config.parts import part
@@ -15,6 +16,7 @@ from transformer_kit.config.schema import SLOTS, Config, ModelOptions
 from transformer_kit.errors import ConfigError
 
 VOCABULARY = 7  # any size would do: nothing that is checked depends on it
+ANY_SPECIALS = Specials(pad=0, bos=2, eos=3, unk=1, mask=4, sentinels=(5, 6), vocab_size=VOCABULARY, start=2)
 
 
 def model_problems(config: Config | Mapping[str, Any]) -> list[str]:
@@ -33,7 +35,7 @@ def model_problems(config: Config | Mapping[str, Any]) -> list[str]:
     objective = config.objective if isinstance(config, Config) else config.get("objective")
     if isinstance(objective, Mapping) and "_target_" in objective:
         try:
-            build_objective(objective, pad_id=0)
+            build_objective(objective, specials=ANY_SPECIALS)
         except ConfigError as error:
             problems += error.problems
     return problems
@@ -46,11 +48,11 @@ def _build_problems(model: ModelOptions) -> list[str]:
     if model.problems():
         return problems  # told already; no part can be built with sizes out of range
     with torch.device("meta"), NoDraws():
-        for stack, slot in parts:
-            if slot == "residual" and (stack, "norm") not in parts:
-                continue  # it is made with a norm
+        for stack, slot, layer in parts:
+            if slot in ("residual", "attention", "head") and (stack, "norm", 0) not in parts:
+                continue  # it may be made with a norm
             try:
-                build_slot(model, parts, stack, slot)
+                build_slot(model, parts, stack, slot, layer, vocab_size=VOCABULARY)
             except ConfigError as error:
                 problems += error.problems
     if not problems:

@@ -77,18 +77,18 @@ class Reader:
         if not isinstance(data, Mapping):
             group = "/".join(str(part) for part in at)
             return self._bad(at, f"expected options, got {data!r}; to choose an option of a group write {group}=NAME")
-        fields = {field.name: field for field in dataclasses.fields(kind) if not field.metadata.get("internal")}
+        fields = {_key(field): field for field in dataclasses.fields(kind) if not field.metadata.get("internal")}
         hints = _hints(kind)
         for key in data:
             if key not in fields:
                 self._bad((*at, key), f"unknown key{nearest(str(key), fields)}")
         values: dict[str, Any] = {}
-        for name, field in fields.items():
-            if name in data:
+        for key, field in fields.items():
+            if key in data:
                 is_path = bool(field.metadata.get("path"))
-                values[name] = self.read(hints[name], data[name], (*at, name), path=is_path)
+                values[field.name] = self.read(hints[field.name], data[key], (*at, key), path=is_path)
             elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-                values[name] = self._bad((*at, name), "is missing from the configuration")
+                values[field.name] = self._bad((*at, key), "is missing from the configuration")
         if any(value is _BAD for value in values.values()):
             return _BAD
         made = kind(**values)
@@ -122,6 +122,8 @@ class Reader:
         choices = [arg for arg in args if arg is not type(None)]
         if len(choices) == 1:
             return self.read(choices[0], data, at, path=path)
+        if all(dataclasses.is_dataclass(choice) for choice in choices):
+            return self._tagged(choices, data, at)
         for choice in choices:  # the first that fits, as in `str | list[str]`
             trial = Reader(self.base)
             value = trial.read(choice, data, at, path=path)
@@ -129,6 +131,17 @@ class Reader:
                 self.paths += trial.paths
                 return value
         return self._bad(at, f"expected {' or '.join(_name(choice) for choice in choices)}, got {data!r}")
+
+    def _tagged(self, choices: Sequence[Any], data: Any, at: tuple[str | int, ...]) -> Any:
+        """One of several dataclasses, told apart by the `Literal` that each has for its `kind`."""
+        kinds = {typing.get_args(_hints(choice)["kind"])[0]: choice for choice in choices}
+        if not isinstance(data, Mapping):
+            return self._dataclass(choices[0], data, at)
+        if "kind" not in data:
+            return self._bad((*at, "kind"), f"is missing from the configuration (one of {', '.join(kinds)})")
+        if data["kind"] not in kinds:
+            return self._bad((*at, "kind"), _one_of(data["kind"], list(kinds)))
+        return self._dataclass(kinds[data["kind"]], data, at)
 
     def _list(self, item: Any, data: Any, at: tuple[str | int, ...], path: bool) -> Any:
         if isinstance(data, str) or not isinstance(data, Sequence):
@@ -152,6 +165,11 @@ class Reader:
             return self._bad(at, "a path cannot hold a NUL byte")
         self.paths.append(at)
         return kind(absolute(str(value), self.base))
+
+
+def _key(field: dataclasses.Field[Any]) -> str:
+    """How a field is called in YAML: its name, unless that is a word of Python's (`from`)."""
+    return str(field.metadata.get("key", field.name))
 
 
 def absolute(path: str, base: Path) -> str:

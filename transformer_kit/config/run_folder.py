@@ -32,6 +32,7 @@ FREE_OF_RESULT = (
     "run",
     "ablation",
     "decoding",
+    "generation",
     "data.cache",
     "data.workers",
     "trainer.steps",

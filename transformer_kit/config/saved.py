@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,35 @@ from transformer_kit.errors import RunError
 FILE = "config.yaml"
 RENAMED: dict[str, str] = {}
 """Classes of saved configurations that have moved: old `_target_` -> new `_target_`."""
+ADDED: dict[int, dict[str, Any]] = {
+    1: {
+        "model.embedding.norm": False,
+        "model.embedding.types": 0,
+        "model.pooler": False,
+        "model.pattern": [],
+        "model.head": {"_target_": "transformer_kit.models.heads.LinearHead", "bias": False, "scale": False},
+        "model.attention.window": None,
+        "model.encoder.attention.window": None,
+        "model.decoder.attention.window": None,
+        "data.kind": "pairs",
+        "tokenizer.mask": False,
+        "tokenizer.sentinels": 0,
+        "init": {"from": None, "freeze": []},
+        "generation": {
+            "max_new_tokens": 256,
+            "min_new_tokens": 0,
+            "temperature": 1.0,
+            "top_k": 0,
+            "top_p": 1.0,
+            "repetition_penalty": 1.0,
+            "stop": [],
+            "num_samples": 1,
+            "seed": 1,
+            "batch_tokens": 4096,
+        },
+    }
+}
+"""Options that came after a format: the values with which nothing changes. Set only where the options around exist."""
 
 
 def load_run(folder: str | Path, overrides: Sequence[str] = (), *, check: bool = True) -> Config:
@@ -82,14 +112,27 @@ def load_plain(folder: str | Path) -> dict[str, Any]:
         raise RunError(f"{path} cannot be read: {one_line(error)}") from None
     if not isinstance(data, dict) or "format" not in data:
         raise RunError(f"{path} is not a saved configuration: it says no format")
-    if data["format"] != FORMAT:
-        raise RunError(f"{path} has format {data['format']!r}; this version reads format {FORMAT}")
-    return _renamed(data)
+    if data["format"] not in (*ADDED, FORMAT):
+        raise RunError(f"{path} has format {data['format']!r}; this version reads formats up to {FORMAT}")
+    return _upgraded(_renamed(data))
 
 
 def dump(data: dict[str, Any]) -> str:
     """Plain data as YAML in the order given, which `load_plain` reads back to equal values."""
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
+    for older in range(data["format"], FORMAT):
+        for key, value in ADDED[older].items():
+            *parents, last = key.split(".")
+            node: Any = data
+            for name in parents:
+                node = node.get(name) if isinstance(node, dict) else None
+            if isinstance(node, dict):
+                node.setdefault(last, copy.deepcopy(value))
+        data["format"] = older + 1
+    return data
 
 
 def _renamed(data: Any) -> Any:

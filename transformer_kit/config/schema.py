@@ -17,11 +17,22 @@ from transformer_kit.data.options import DataOptions, TokenizerOptions
 from transformer_kit.decoding.options import DecodingOptions
 from transformer_kit.training.options import OptimizerOptions, ScheduleOptions, TrainerOptions
 
-FORMAT = 1
+FORMAT = 2
 """The version of the saved configuration."""
 
 SLOTS = ("position", "norm", "residual", "attention", "feedforward")
-"""The open choices of a model: each one a group `model/<slot>`, and `model/decoder/<slot>` for the decoder alone."""
+"""The open choices of a stack: each one a group `model/<slot>`, and `model/decoder/<slot>` for the decoder alone."""
+
+LAYER_SLOTS = ("residual", "attention", "feedforward")
+"""Those of which each layer has its own, so that a pattern may change them."""
+
+StackName = Literal["encoder", "decoder"]
+FAMILIES: dict[str, tuple[StackName, ...]] = {
+    "encoder_decoder": ("encoder", "decoder"),
+    "decoder_only": ("decoder",),
+    "encoder_only": ("encoder",),
+}
+"""The stacks of each family of models."""
 
 Problems = list[tuple[str, str]]
 
@@ -42,7 +53,11 @@ class DropoutOptions:
 
 @dataclass
 class StackOptions:
-    """One stack: its depth, and the slots in which it differs from the model's."""
+    """One stack: its depth, and the slots in which it differs from the model's.
+
+    Attributes:
+        cross_attention: the decoder's attention to the source, where it is not as its self-attention.
+    """
 
     layers: int
     position: Slot | None = None
@@ -50,6 +65,7 @@ class StackOptions:
     residual: Slot | None = None
     attention: Slot | None = None
     feedforward: Slot | None = None
+    cross_attention: Slot | None = None
 
     def problems(self) -> Problems:
         return [] if self.layers >= 1 else [("layers", f"must be at least 1, got {self.layers}")]
@@ -57,23 +73,46 @@ class StackOptions:
 
 @dataclass
 class EmbeddingOptions:
+    """The way in.
+
+    Attributes:
+        scale: times √d_model.
+        norm: a norm behind embeddings and positions.
+        types: how many kinds of segments (first and second sentence) are told apart; 0 for none.
+    """
+
     scale: bool
+    norm: bool
+    types: int
+
+    def problems(self) -> Problems:
+        return [] if self.types >= 0 else [("types", f"must be at least 0, got {self.types}")]
 
 
 @dataclass
 class ModelOptions:
-    """An encoder–decoder: sizes, ties, dropout, and the parts that fill its slots."""
+    """A model: its family, sizes, ties, dropout, and the parts that fill its slots.
 
-    family: Literal["encoder_decoder"]
+    Attributes:
+        encoder, decoder: the stacks of the family; null for one that it lacks.
+        tie: which matrices are one; see `conf/model`.
+        pooler: a dense layer over the first cell's state (encoder_only).
+        pattern: slot options that differ between layers, one mapping per layer, repeated over depth:
+            `[{attention: {window: 128}}, {}]`. A mapping with `_target_` replaces the slot, another changes options.
+    """
+
+    family: Literal["encoder_decoder", "decoder_only", "encoder_only"]
     d_model: int
     d_ff: int
     num_heads: int
     head_dim: int | None
     v_head_dim: int | None
-    encoder: StackOptions
-    decoder: StackOptions
+    encoder: StackOptions | None
+    decoder: StackOptions | None
     tie: Literal["three_way", "output", "none"]
     embedding: EmbeddingOptions
+    pooler: bool
+    pattern: list[dict[str, dict[str, Any]]]
     max_length: int
     init: str
     dropout: DropoutOptions
@@ -82,6 +121,12 @@ class ModelOptions:
     residual: Slot
     attention: Slot
     feedforward: Slot
+    head: Slot
+
+    @property
+    def stacks(self) -> tuple[StackName, ...]:
+        """The names of the family's stacks."""
+        return FAMILIES[self.family]
 
     @property
     def key_width(self) -> int:
@@ -93,10 +138,12 @@ class ModelOptions:
         """W, the width of a head's values."""
         return self.v_head_dim or self.key_width
 
-    def slot(self, name: str, stack: Literal["encoder", "decoder"]) -> dict[str, Any]:
-        """The options of slot `name` in one stack."""
+    def slot(self, name: str, stack: StackName, layer: int = 0) -> dict[str, Any]:
+        """The options of slot `name` in one layer of one stack."""
         own = getattr(getattr(self, stack), name)
-        return dict(getattr(self, name) if own is None else own)
+        options = dict(getattr(self, name) if own is None else own)
+        change = self.pattern[layer % len(self.pattern)].get(name, {}) if self.pattern else {}
+        return dict(change) if "_target_" in change else options | change
 
     def problems(self) -> Problems:
         found = []
@@ -111,7 +158,33 @@ class ModelOptions:
                     f"d_model={self.d_model} does not divide into {self.num_heads} heads: give model.head_dim",
                 )
             )
+        for name in ("encoder", "decoder"):
+            if (getattr(self, name) is None) == (name in self.stacks):
+                what = f"needs layers: set model.{name}.layers" if name in self.stacks else f"has no {name}: set null"
+                found.append((name, f"a model of the family {self.family} {what}"))
+        if self.tie == "three_way" and self.family != "encoder_decoder":
+            found.append(("tie", f"{self.family} has one embedding: output shares it with the head, none does not"))
+        if self.pooler and self.family != "encoder_only":
+            found.append(("pooler", f"is for encoder_only, not for {self.family}"))
+        for number, changes in enumerate(self.pattern):
+            for slot in changes:
+                if slot not in LAYER_SLOTS:
+                    found.append((f"pattern.{number}.{slot}", f"layers may differ in {', '.join(LAYER_SLOTS)} only"))
         return found
+
+
+@dataclass
+class InitOptions:
+    """What training starts from.
+
+    Attributes:
+        from_: the run folder whose weights are taken (`init.from`); parts that it lacks or that do not fit start afresh
+            only where they belong to a head.
+        freeze: parameters that are not trained: the beginnings of their names, dotted parts compared whole.
+    """
+
+    from_: str | None = field(metadata={"path": True, "key": "from"})
+    freeze: list[str]
 
 
 @dataclass
@@ -151,6 +224,7 @@ class Config:
 
     format: int
     seed: int
+    init: InitOptions
     run: RunOptions
     model: ModelOptions
     data: DataOptions
@@ -172,7 +246,7 @@ class Config:
             found.append(("format", f"this version reads format {FORMAT}, got {self.format}"))
         if not 0 <= self.seed < 2**63:
             found.append(("seed", f"must be between 0 and 2^63 - 1, got {self.seed}"))
-        if self.model.tie == "three_way" and not self.tokenizer.joint:
+        if self.model.tie == "three_way" and getattr(self.data, "kind", "pairs") == "pairs" and not self.tokenizer.joint:
             found.append(
                 (
                     "model.tie",

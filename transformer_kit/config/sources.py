@@ -55,14 +55,15 @@ def stored_files(folders: Sequence[Path]) -> dict[tuple[str, str], Path]:
 def slot_files(folders: Sequence[Path], slots: Sequence[str]) -> dict[tuple[str, str], Path]:
     """(group, name) -> file of every option of the model's slots, under the decoder's own groups.
 
-    `model/decoder/position=rope` takes the file that `model/position=rope` takes.
+    `model/decoder/position=rope` takes the file that `model/position=rope` takes, and
+    `model/decoder/cross_attention=gqa` that of `model/attention=gqa`.
     """
     found: dict[tuple[str, str], Path] = {}
-    for slot in slots:
+    for own, slot in [*((slot, slot) for slot in slots), ("cross_attention", "attention")]:
         for place in [package_folder("conf"), *folders]:
             for path in sorted((place / "model" / slot).glob("*.yaml")):
-                if not (place / "model" / "decoder" / slot / path.name).exists():
-                    found[f"model/decoder/{slot}", path.stem] = path
+                if not (place / "model" / "decoder" / own / path.name).exists():
+                    found[f"model/decoder/{own}", path.stem] = path
     return found
 
 

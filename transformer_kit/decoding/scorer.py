@@ -34,11 +34,9 @@ class Scorer(Protocol[S]):
 
 
 class Seq2Seq(Protocol):
-    """The part of an encoder–decoder that decoding uses."""
+    """The part of a model that turns a source into a target that decoding uses."""
 
-    def encode(self, source: Tokens) -> Any: ...
-
-    def start(self, memory: Any, beams: int, max_length: int) -> Any: ...
+    def begin(self, source: Tokens, beams: int, max_length: int) -> Any: ...
 
     def extend(self, ids: Tensor, state: Any) -> Tensor: ...
 
@@ -46,7 +44,7 @@ class Seq2Seq(Protocol):
 
 
 class ModelScorer:
-    """An encoder–decoder with its caches, as the search sees it.
+    """A model with its caches, as the search sees it.
 
     Args:
         model: in evaluation mode.
@@ -59,7 +57,7 @@ class ModelScorer:
 
     def start(self, sources: Tokens, beams: int, max_length: int) -> Any:
         with self._autocast(sources.ids):
-            return self.model.start(self.model.encode(sources), beams, max_length)
+            return self.model.begin(sources, beams, max_length)
 
     def step(self, last: Tensor, state: Any) -> Tensor:
         with self._autocast(last):

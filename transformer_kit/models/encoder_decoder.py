@@ -2,48 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from transformer_kit.batch import Batch, Tokens
+from transformer_kit.batch import Batch, Cells, Tokens
+from transformer_kit.models.base import Model, ModelOutput
+from transformer_kit.models.heads import Head
 from transformer_kit.models.stack import Memory, Stack, add_sums
 from transformer_kit.nn.block import Block
 from transformer_kit.nn.embedding import TokenEmbedding
 from transformer_kit.nn.state import DecoderState
 
 
-@dataclass(frozen=True)
-class ModelOutput:
-    """What a model returns: hidden states, not logits, so that a loss can project in chunks and where it counts.
+class EncoderDecoder(Model):
+    """p(target | source) = Π_t softmax(head(decoder(target before t, encoder(source))))
 
-    Attributes:
-        hidden: (B, T, D).
-        aux: auxiliary sums for the loss, by name.
-    """
-
-    hidden: Tensor
-    aux: dict[str, Tensor] = field(default_factory=dict)
-
-
-class EncoderDecoder(nn.Module):
-    """p(target | source) = Π_t softmax(W · decoder(target before t, encoder(source)))
-
-    Tying is a matter of what is passed: the same embedding twice shares source and target; `output=None` shares the
-    target embedding with the output projection.
+    Tying is a matter of what is passed: the same embedding twice shares source and target.
 
     Args:
         encoder: reads the source.
         decoder: reads the target, causal, with cross-attention.
         source_embedding: source ids to vectors.
         target_embedding: target ids to vectors.
-        output: the projection to logits, D -> V, or None to use the target embedding's table.
+        head: hidden states to logits.
 
     Source:
         Vaswani et al. 2017, sections 3.1 and 3.4.
     """
+
+    family = "encoder_decoder"
 
     def __init__(
         self,
@@ -51,12 +38,16 @@ class EncoderDecoder(nn.Module):
         decoder: Stack,
         source_embedding: TokenEmbedding,
         target_embedding: TokenEmbedding,
-        output: nn.Linear | None,
+        head: Head,
     ) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
         self.source_embedding, self.target_embedding = source_embedding, target_embedding
-        self.projection = output
+        self.head = head
+
+    @property
+    def dim(self) -> int:
+        return self.target_embedding.weight.shape[1]
 
     def encode(self, source: Tokens) -> Memory:
         """Read the source once: (B, S) ids -> (B, S, D)."""
@@ -72,16 +63,9 @@ class EncoderDecoder(nn.Module):
         hidden, decoder_aux = self._decode(batch.target, memory)
         return ModelOutput(hidden, add_sums(encoder_aux, decoder_aux))
 
-    def output(self) -> tuple[Tensor, Tensor | None]:
-        """Weight (V, D) and bias (V,) or None of the projection to logits."""
-        if self.projection is None:
-            return self.target_embedding.weight, None
-        return self.projection.weight, self.projection.bias
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(..., D) -> (..., V)."""
-        weight, bias = self.output()
-        return F.linear(hidden, weight, bias)
+    def read(self, tokens: Tokens) -> ModelOutput:
+        memory, aux = self._encode(tokens)
+        return ModelOutput(memory.hidden, aux)
 
     @torch.no_grad()
     def start(self, memory: Memory, beams: int, max_length: int) -> DecoderState:
@@ -103,6 +87,11 @@ class EncoderDecoder(nn.Module):
         return DecoderState(len(cross), cross, valid, sentences, beams, max_length, device)
 
     @torch.no_grad()
+    def begin(self, source: Tokens, beams: int, max_length: int) -> DecoderState:
+        """Read a source and get ready to write its target; see `start`."""
+        return self.start(self.encode(source), beams, max_length)
+
+    @torch.no_grad()
     def extend(self, ids: Tensor, state: DecoderState, valid: Tensor | None = None) -> Tensor:
         """Append cells to every row; `state` grows. No gradients, here and in `start`.
 
@@ -115,14 +104,11 @@ class EncoderDecoder(nn.Module):
             hidden (R, t, D).
         """
         at = state.append(ids.shape[1], valid)
-        return self.decoder(self.target_embedding(ids), at, valid, state=state)[0]
+        return self.decoder(self.target_embedding(ids), Cells(at, valid), state=state)[0]
 
     def _encode(self, source: Tokens) -> tuple[Memory, dict[str, Tensor]]:
-        valid = None if source.full else source.valid
-        hidden, aux = self.encoder(self.source_embedding(source.ids), source.at, valid, source.document)
+        hidden, aux = self.encoder(self.source_embedding(source.ids, source.types), source.cells)
         return Memory(hidden, source.valid, source.full), aux
 
     def _decode(self, target: Tokens, memory: Memory) -> tuple[Tensor, dict[str, Tensor]]:
-        valid = None if target.full else target.valid
-        x = self.target_embedding(target.ids)
-        return self.decoder(x, target.at, valid, target.document, memory=memory)
+        return self.decoder(self.target_embedding(target.ids), target.cells, memory=memory)

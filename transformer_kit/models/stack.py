@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transformer_kit.batch import Cells
 from transformer_kit.nn.attention import SelfView
 from transformer_kit.nn.block import Block, CrossView
 from transformer_kit.nn.dropout import Dropout
@@ -39,8 +41,8 @@ class Memory:
 class Stack(nn.Module):
     """Positions, dropout, blocks and, where the residual form asks for it, a last norm.
 
-    Padded cells are zeroed once, where the input comes in; the mask and the position bias are made once and shared by
-    all layers.
+    Padded cells are zeroed once, where the input comes in; the position bias is made once and shared by all layers, the
+    mask once for each window that some layer has.
 
     Args:
         position: the position scheme, shared by the layers.
@@ -48,13 +50,21 @@ class Stack(nn.Module):
         final_norm: the norm after the last layer, or None.
         dropout: probability in [0, 1) on the input after positions were added.
         causal: whether a cell sees only itself and earlier cells.
+        input_norm: the norm of the input after positions were added, before dropout, or None.
     """
 
     def __init__(
-        self, position: Position, blocks: Sequence[Block], final_norm: Norm | None, dropout: float, causal: bool
+        self,
+        position: Position,
+        blocks: Sequence[Block],
+        final_norm: Norm | None,
+        dropout: float,
+        causal: bool,
+        input_norm: Norm | None = None,
     ) -> None:
         super().__init__()
         self.position = position
+        self.input_norm = input_norm
         self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(blocks)
         self.final_norm = final_norm
@@ -63,9 +73,7 @@ class Stack(nn.Module):
     def forward(
         self,
         x: Tensor,
-        at: Tensor,
-        valid: Tensor | None,
-        document: Tensor | None = None,
+        cells: Cells,
         memory: Memory | None = None,
         state: DecoderState | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -73,20 +81,20 @@ class Stack(nn.Module):
 
         Args:
             x: (B, T, D) embedded tokens.
-            at: (B, T) int64 positions.
-            valid: (B, T) bool, True at real cells; None when all are.
-            document: (B, T) int64 document numbers; cells of different documents do not see each other.
+            cells: their positions, and what belongs together.
             memory: what the cross-attentions read when there is no `state`.
-            state: earlier cells, with these already counted in by `state.append`; its caches grow.
+            state: earlier cells, with these already counted in by `state.append`; its caches grow. Cells of a prefix
+                must come in one call.
 
         Returns:
             hidden (B, T, D) and the sums of the layers' auxiliary values.
         """
-        assert document is None or state is None, "packed documents are for training"
-        x = self.dropout(self.position.embed(x, at))
-        if valid is not None:
-            x = x.masked_fill(~valid[..., None], 0.0)
-        view = self._self_view(x, at, valid, document, state)
+        assert cells.document is None or state is None, "packed documents are for training"
+        x = self.position.embed(x, cells.at)
+        x = self.dropout(x if self.input_norm is None else self.input_norm(x))
+        if cells.valid is not None:
+            x = x.masked_fill(~cells.valid[..., None], 0.0)
+        views = self._self_views(x, cells, state)
         seen = None
         if memory is not None:
             seen = Visibility(memory.mask, None, x.shape[1], memory.hidden.shape[1], x.device)
@@ -101,22 +109,30 @@ class Stack(nn.Module):
                 cross = (*state.cross[number], seen)
             elif seen is not None and memory is not None and block.cross_attention is not None:
                 cross = (*block.cross_attention.remember(memory.hidden), seen)
+            view = views[block.self_attention.window]
             x, sums = block(x, view, cross, None if state is None else state.caches[number])
             aux = add_sums(aux, sums)
         return x if self.final_norm is None else self.final_norm(x), aux
 
-    def _self_view(
-        self, x: Tensor, at: Tensor, valid: Tensor | None, document: Tensor | None, state: DecoderState | None
-    ) -> SelfView:
-        cells = x.shape[1]
+    def _self_views(self, x: Tensor, cells: Cells, state: DecoderState | None) -> dict[int | None, SelfView]:
+        """What self-attention sees, for each window that some layer has."""
+        queries, at, prefix = x.shape[1], cells.at, cells.prefix if self.causal else None
         if state is None:
-            key_at, key_valid, offset = at, valid, 0
+            key_at, key_valid, offset = at, cells.valid, 0
         else:
-            key_at, key_valid, offset = state.key_at, state.key_valid, state.length - cells
-        packed = None if document is None else (document, document)
-        mask = Mask(causal=self.causal, key_valid=key_valid, document=packed, offset=offset)
-        bias = self.position.bias(at, key_at)
-        return SelfView(self.position, at, Visibility(mask, bias, cells, key_at.shape[1], x.device))
+            key_at, key_valid, offset = state.key_at, state.key_valid, state.length - queries
+            if prefix is not None:  # later keys are the new ones alone; the earlier are seen anyhow
+                prefix = F.pad(prefix, (offset, 0))
+        packed = None if cells.document is None else (cells.document, cells.document)
+        keys, bias = key_at.shape[1], self.position.bias(at, key_at)
+        views = {}
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            window = block.self_attention.window
+            if window not in views:
+                mask = Mask(self.causal, window, key_valid, packed, offset, prefix)
+                views[window] = SelfView(self.position, at, Visibility(mask, bias, queries, keys, x.device))
+        return views
 
 
 def add_sums(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:

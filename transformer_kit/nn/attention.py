@@ -21,7 +21,7 @@ from transformer_kit.nn.state import KeyValueCache
 
 @dataclass(frozen=True)
 class SelfView:
-    """What the self-attentions of one stack share in one forward pass.
+    """What the self-attentions of one stack and one window share in one forward pass.
 
     Attributes:
         position: the stack's position scheme.
@@ -37,8 +37,14 @@ class SelfView:
 class Attention(nn.Module):
     """The attention slot: self-attention by `forward`, cross-attention by `remember` once and `cross` per call.
 
-    Build-time facts: `dim`, `num_heads`, `head_dim`, `v_head_dim`, `dropout`.
+    Build-time facts: `dim`, `num_heads`, `head_dim`, `v_head_dim`, `dropout`, `make_head_norm` (builds a norm of a given
+    width).
+
+    Attributes:
+        window: self-attention sees only cells fewer than this many away; None: all. The stack makes the mask.
     """
+
+    window: int | None = None
 
     def forward(self, x: Tensor, view: SelfView, cache: KeyValueCache | None = None) -> Tensor:
         """Each cell mixes the cells that it sees, with a cache also those before: (B, T, D) -> (B, T, D)."""
@@ -70,13 +76,16 @@ class MultiHeadAttention(Attention):
         bias: biases on q, k and v.
         out_bias: bias on the output projection.
         scale: factor of the scores; None means 1/√K.
+        window: self-attention sees only cells fewer than this many (>= 1) away, in a causal stack the last `window`
+            with its own; None means all.
         kernel: auto, fused, plain or reference (`nn/kernels.py`).
 
     Raises:
-        ConfigError: G does not divide H, or the kernel's name is unknown.
+        ConfigError: G does not divide H, a scale or window out of range, or the kernel's name is unknown.
 
     Source:
-        Vaswani et al. 2017, section 3.2; Shazeer 2019 (one key/value head); Ainslie et al. 2023 (groups).
+        Vaswani et al. 2017, section 3.2; Shazeer 2019 (one key/value head); Ainslie et al. 2023 (groups); Beltagy et
+        al. 2020, section 3.1 (windows).
     """
 
     def __init__(
@@ -90,6 +99,7 @@ class MultiHeadAttention(Attention):
         bias: bool,
         out_bias: bool,
         scale: float | None,
+        window: int | None,
         kernel: Kernel,
     ) -> None:
         super().__init__()
@@ -103,7 +113,10 @@ class MultiHeadAttention(Attention):
         self.dropout = dropout
         if scale is not None and not scale > 0:
             raise ConfigError(f"model.attention.scale={scale}: must be above 0, or null for 1/√head_dim")
+        if window is not None and window < 1:
+            raise ConfigError(f"model.attention.window={window}: must be at least 1, or null for no window")
         self.scale = default_scale(head_dim) if scale is None else scale
+        self.window = window
         self.kernel: Kernel = kernel
         self.sizes = (num_heads * head_dim, groups * head_dim, groups * v_head_dim)  # rows of q, k, v
         self.qkv_weight = nn.Parameter(torch.empty(sum(self.sizes), dim))
@@ -121,8 +134,8 @@ class MultiHeadAttention(Attention):
     def forward(self, x: Tensor, view: SelfView, cache: KeyValueCache | None = None) -> Tensor:
         packed = F.linear(x, self.qkv_weight, self.qkv_bias)
         q, k, v = packed.split(self.sizes, dim=-1)
-        q = self._heads(q, self.num_heads)
-        k, v = self._heads(k, self.num_kv_heads), self._heads(v, self.num_kv_heads)
+        q = self.prepare_q(self._heads(q, self.num_heads))
+        k, v = self.prepare_k(self._heads(k, self.num_kv_heads)), self._heads(v, self.num_kv_heads)
         q, k = view.position.rotate(q, k, view.at, view.at)
         if cache is not None:
             k, v = cache.append(k, v)
@@ -132,7 +145,7 @@ class MultiHeadAttention(Attention):
         queries = self.sizes[0]
         bias = None if self.qkv_bias is None else self.qkv_bias[queries:]
         k, v = F.linear(memory, self.qkv_weight[queries:], bias).split(self.sizes[1:], dim=-1)
-        return self._heads(k, self.num_kv_heads), self._heads(v, self.num_kv_heads)
+        return self.prepare_k(self._heads(k, self.num_kv_heads)), self._heads(v, self.num_kv_heads)
 
     def cross(self, x: Tensor, keys: Tensor, values: Tensor, seen: Visibility) -> Tensor:
         queries = self.sizes[0]
@@ -141,7 +154,16 @@ class MultiHeadAttention(Attention):
         beams = x.shape[0] // keys.shape[0]
         if beams > 1:  # the beams of a sentence read the same keys: they become further queries of one row
             q = q.reshape(keys.shape[0], beams * x.shape[1], queries)
-        return self._mix(self._heads(q, self.num_heads), keys, values, seen).view(x.shape[0], x.shape[1], -1)
+        q = self.prepare_q(self._heads(q, self.num_heads))
+        return self._mix(q, keys, values, seen).view(x.shape[0], x.shape[1], -1)
+
+    def prepare_q(self, q: Tensor) -> Tensor:
+        """What a variant does to queries before they are turned: (B, H, T, K) -> (B, H, T, K)."""
+        return q
+
+    def prepare_k(self, k: Tensor) -> Tensor:
+        """What a variant does to keys before they are turned and cached: (B, G, S, K) -> (B, G, S, K)."""
+        return k
 
     def _heads(self, x: Tensor, heads: int) -> Tensor:
         """(B, L, heads · K) -> (B, heads, L, K), a view."""

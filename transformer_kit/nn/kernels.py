@@ -36,7 +36,7 @@ class Visibility:
     def __init__(self, mask: Mask, bias: Tensor | None, queries: int, keys: int, device: torch.device) -> None:
         self.bias = bias
         self.visible = mask.dense(queries, keys, device)  # (B|1, 1, T|1, S) bool, or None: all visible
-        plainly_causal = mask.causal and mask.window is None and not mask.can_blind and mask.offset == 0
+        plainly_causal = mask == Mask(causal=True)
         self.causal_only = plainly_causal and queries == keys and bias is None  # torch has a flag for this one
         self.blind: Tensor | None = None  # (B|1, 1, T|1, 1) bool: queries that see nothing; None: there are none
         if self.visible is not None and mask.can_blind:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Mask:
-    """The conjunction of up to four conditions under which a query cell sees a key cell.
+    """The conjunction of conditions under which a query cell sees a key cell.
 
     Query i stands at cell `offset + i` of the keys' row, so decoding with a cache needs no case of its own.
 
@@ -20,6 +20,7 @@ class Mask:
         key_valid: (B, S) bool; only keys that are True, i.e. no padding.
         document: ((B, T), (B, S)) int64; only keys of the query's own document.
         offset: the number of key cells before the first query.
+        prefix: (B, S) bool; keys that are True escape `causal` (and no other condition): every query sees them.
     """
 
     causal: bool = False
@@ -27,10 +28,13 @@ class Mask:
     key_valid: Tensor | None = None
     document: tuple[Tensor, Tensor] | None = None
     offset: int = 0
+    prefix: Tensor | None = None
 
     def __and__(self, other: Mask) -> Mask:
-        """Both masks at once. Masks that look at distances must agree on `offset`; one at most names documents."""
+        """Both masks at once. Masks that look at distances must agree on `offset`; one at most names documents, and a
+        prefix belongs to the one that is causal."""
         assert self.document is None or other.document is None, "two document masks cannot be joined"
+        assert not (self.causal and other.causal and self.prefix is not other.prefix), "two prefixes cannot be joined"
         offsets = {mask.offset for mask in (self, other) if mask.causal or mask.window is not None}
         assert len(offsets) <= 1, "masks of different offsets cannot be joined"
         windows = [mask.window for mask in (self, other) if mask.window is not None]
@@ -41,6 +45,7 @@ class Mask:
             key_valid=None if not valid else valid[0] if len(valid) == 1 else valid[0] & valid[1],
             document=other.document if self.document is None else self.document,
             offset=offsets.pop() if offsets else max(self.offset, other.offset),
+            prefix=self.prefix if self.causal else other.prefix if other.causal else None,
         )
 
     @property
@@ -66,7 +71,8 @@ class Mask:
             query = torch.arange(self.offset, self.offset + queries, device=device)[:, None]
             key = torch.arange(keys, device=device)[None, :]
             if hides_later:
-                parts.append((key <= query)[None, None])  # (1, 1, T, S)
+                before = (key <= query)[None, None]  # (1, 1, T, S)
+                parts.append(before if self.prefix is None else before | self.prefix[:, None, None, :])
             if hides_far and self.window is not None:
                 parts.append(((query - key).abs() < self.window)[None, None])
         if self.key_valid is not None:

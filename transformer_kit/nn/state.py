@@ -167,6 +167,14 @@ class DecoderState:
         self.cross = [(k.index_select(0, sentences), v.index_select(0, sentences)) for k, v in self.cross]
         self.memory_valid = None if self.memory_valid is None else self.memory_valid[sentences]
 
+    def spread(self, beams: int) -> None:
+        """Each row becomes that many beams of its sentence, all with the same past."""
+        assert self.beams == 1, "these rows are beams already"
+        sentences = torch.arange(self.rows, device=self._next_at.device)
+        self.beams = beams
+        if beams > 1:
+            self.reorder(sentences.repeat_interleave(beams))
+
     @property
     def nbytes(self) -> int:
         """Bytes held by keys and values."""

@@ -1,4 +1,4 @@
-"""What is learnt: an objective turns a model and a batch into sums.
+"""What is learnt: an objective turns rows of data into a batch, and a model and a batch into sums.
 
 Sums and counts travel; the loop divides once, by the global count, so accumulation, ranks and padding change nothing.
 """
@@ -6,10 +6,15 @@ Sums and counts travel; the loop divides once, by the global count, so accumulat
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
 from transformer_kit.batch import Batch
+from transformer_kit.data.rows import LabelRows, TextRows
+from transformer_kit.models.base import Model
+
+DataKind = Literal["pairs", "documents", "labels"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,30 @@ class Sums:
 
 
 class Objective(nn.Module):
-    """Called with the model, so that what wraps it (`training/step.py`) stays one module."""
+    """Called with the model, so that what wraps it (`training/step.py`) stays one module.
+
+    Build-time facts, taken if the constructor names them: `specials`, the special ids of what the model predicts.
+
+    Attributes:
+        reads: the kind of data it learns from.
+        families: the model families it can train.
+    """
+
+    reads: ClassVar[DataKind]
+    families: ClassVar[frozenset[str]]
+
+    def adapt(self, model: Model, classes: int | None) -> Model:
+        """The model that is trained: the one given, or one around it.
+
+        Args:
+            model: as configured.
+            classes: the number of labels in the data, where there are labels.
+        """
+        return model
+
+    def collate(self, rows: TextRows | LabelRows) -> Batch:
+        """The batch of some rows. Pairs need none: `data/batching.py` makes theirs."""
+        raise NotImplementedError
 
     def forward(self, model: nn.Module, batch: Batch) -> Sums:
         raise NotImplementedError

@@ -2,61 +2,14 @@
 
 from __future__ import annotations
 
-from typing import cast
-
-from torch import Tensor, nn
-
-from transformer_kit.batch import Batch
-from transformer_kit.errors import ConfigError
-from transformer_kit.models.encoder_decoder import EncoderDecoder
-from transformer_kit.nn.cross_entropy import SPREADS, Spread, linear_cross_entropy
-from transformer_kit.objectives.base import Objective, Sums
+from transformer_kit.objectives.tokens import TokenObjective
 
 
-class Translation(Objective):
-    """−Σ_t Σ_j q_j log p(j | source, target before t), over the counted cells alone: others are not even projected.
+class Translation(TokenObjective):
+    """−log p(target | source), token by token, with an encoder–decoder.
 
-    Perplexity comes from `metrics["nll"]`, which knows no smoothing.
-
-    Args:
-        pad_id: the padding id of the target vocabulary.
-        label_smoothing: ε, 0 <= ε < 1.
-        smoothing_over: all, others or others_but_pad; what ε is spread over (`nn/cross_entropy.py`).
-        chunk: tokens projected to logits at a time, at least 1; chunk × V logits are held.
-
-    Raises:
-        ConfigError: an option out of its range.
-
-    Source: Vaswani et al. 2017, section 5.4; Szegedy et al. 2016, section 7.
+    Source: Vaswani et al. 2017, section 5.
     """
 
-    def __init__(self, pad_id: int, label_smoothing: float, smoothing_over: Spread, chunk: int) -> None:
-        super().__init__()
-        problems = []
-        if not 0 <= label_smoothing < 1:
-            problems.append(f"objective.label_smoothing={label_smoothing}: must be at least 0 and below 1")
-        if smoothing_over not in SPREADS:
-            problems.append(f"objective.smoothing_over={smoothing_over}: must be one of {', '.join(SPREADS)}")
-        if chunk < 1:
-            problems.append(f"objective.chunk={chunk}: must be at least 1")
-        if problems:
-            raise ConfigError(problems)
-        self.pad_id, self.chunk = pad_id, chunk
-        self.label_smoothing, self.smoothing_over = label_smoothing, smoothing_over
-
-    def forward(self, model: nn.Module, batch: Batch) -> Sums:
-        model = cast(EncoderDecoder, model)
-        hidden, labels = counted(model(batch).hidden, batch)
-        weight, bias = model.output()
-        loss, nll, correct = linear_cross_entropy(
-            hidden, weight, bias, labels, self.label_smoothing, self.smoothing_over, self.pad_id, self.chunk
-        )
-        return Sums(loss, batch.num_labels, {"nll": nll, "correct": correct})
-
-
-def counted(hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Hidden states and labels of the counted cells: (B, T, D) -> (N, D), (N,)."""
-    if batch.num_labels == batch.labels.numel():
-        return hidden.flatten(0, 1), batch.labels.flatten()
-    rows = batch.counted.flatten().nonzero().squeeze(1)
-    return hidden.flatten(0, 1).index_select(0, rows), batch.labels.flatten().index_select(0, rows)
+    reads = "pairs"
+    families = frozenset({"encoder_decoder"})

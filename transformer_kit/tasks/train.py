@@ -117,7 +117,7 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     precision = resolve_precision(config.trainer.precision, resolve_device(config.trainer.device))
     _record_start(run, tokenizers, precision)
     log.info("%s parameters, %s training pairs", f"{parameters:,}", f"{sum(len(c.dataset) for c in prepared.train):,}")
-    objective = build_objective(config.objective, pad_id=tokenizers.target.pad_id)
+    objective = build_objective(config.objective, specials=tokenizers.target.specials)
     validate = Validation(config, prepared.valid, tokenizers, objective)
     store = checkpoints(run.path, config)
     if run.changed:
