@@ -55,7 +55,7 @@ def built(slot: str, name: str, device: str = "cpu") -> EncoderDecoder:
         "family": "encoder_decoder",
         "d_model": 13,
         "d_ff": 11,
-        "num_heads": 4,  # groups of two must divide it
+        "num_heads": 8,  # the groups of every YAML must divide it
         "head_dim": 6,  # rotary positions need an even one
         "v_head_dim": 5,
         "encoder": {"layers": 2},

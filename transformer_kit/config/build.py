@@ -87,14 +87,14 @@ def build_model(
 
 
 def _encoder_decoder(options: ModelOptions, parts: Parts, source_vocab: int, target_vocab: int) -> Model:
-    if options.tie == "three_way" and source_vocab != target_vocab:
+    if options.one_table and source_vocab != target_vocab:
         raise ConfigError(
-            f"model.tie: three_way needs one vocabulary for both languages; these have {source_vocab} and "
+            f"model.tie: {options.tie} needs one vocabulary for both languages; these have {source_vocab} and "
             f"{target_vocab} pieces: set tokenizer.joint=true, or model.tie=output"
         )
     encoder, decoder = build_stack(options, parts, "encoder"), build_stack(options, parts, "decoder")
     target = _embedding(options, target_vocab)
-    source = target if options.tie == "three_way" else _embedding(options, source_vocab)
+    source = target if options.one_table else _embedding(options, source_vocab)
     return EncoderDecoder(encoder, decoder, source, target, _head(options, parts, "decoder", target))
 
 
@@ -126,7 +126,7 @@ def _embedding(options: ModelOptions, vocab: int) -> TokenEmbedding:
 
 
 def _head(options: ModelOptions, parts: Parts, stack: StackName, embedding: TokenEmbedding) -> Any:
-    tied = None if options.tie == "none" else embedding
+    tied = None if options.tie in ("inputs", "none") else embedding
     return build_slot(options, parts, stack, "head", vocab_size=embedding.weight.shape[0], tied=tied)
 
 

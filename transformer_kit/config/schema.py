@@ -109,7 +109,7 @@ class ModelOptions:
     v_head_dim: int | None
     encoder: StackOptions | None
     decoder: StackOptions | None
-    tie: Literal["three_way", "output", "none"]
+    tie: Literal["three_way", "inputs", "output", "none"]
     embedding: EmbeddingOptions
     pooler: bool
     pattern: list[dict[str, dict[str, Any]]]
@@ -129,6 +129,11 @@ class ModelOptions:
         return FAMILIES[self.family]
 
     @property
+    @property
+    def one_table(self) -> bool:
+        """Whether source and target have one embedding."""
+        return self.tie in ("three_way", "inputs")
+
     def key_width(self) -> int:
         """K, the width of a head's queries and keys."""
         return self.head_dim or self.d_model // self.num_heads
@@ -162,7 +167,7 @@ class ModelOptions:
             if (getattr(self, name) is None) == (name in self.stacks):
                 what = f"needs layers: set model.{name}.layers" if name in self.stacks else f"has no {name}: set null"
                 found.append((name, f"a model of the family {self.family} {what}"))
-        if self.tie == "three_way" and self.family != "encoder_decoder":
+        if self.one_table and self.family != "encoder_decoder":
             found.append(("tie", f"{self.family} has one embedding: output shares it with the head, none does not"))
         if self.pooler and self.family != "encoder_only":
             found.append(("pooler", f"is for encoder_only, not for {self.family}"))
@@ -246,11 +251,11 @@ class Config:
             found.append(("format", f"this version reads format {FORMAT}, got {self.format}"))
         if not 0 <= self.seed < 2**63:
             found.append(("seed", f"must be between 0 and 2^63 - 1, got {self.seed}"))
-        if self.model.tie == "three_way" and getattr(self.data, "kind", "pairs") == "pairs" and not self.tokenizer.joint:
+        if self.model.one_table and getattr(self.data, "kind", "pairs") == "pairs" and not self.tokenizer.joint:
             found.append(
                 (
                     "model.tie",
-                    "three_way shares one matrix between both languages and needs tokenizer.joint=true; "
+                    f"{self.model.tie} shares one matrix between both languages and needs tokenizer.joint=true; "
                     "separate vocabularies take model.tie=output or none",
                 )
             )

@@ -21,18 +21,23 @@ class Rotary(Position):
     - `half`, as in LLaMA checkpoints of the Hugging Face form: pair i is numbers i and i + K/2.
 
     Angles and products are float32 (float64 for float64 inputs) whatever the module's type or autocast. There is no
-    longest position.
+    longest position. A subclass may choose other `rates`, and a `gain` of the turned vectors.
 
     Args:
         head_dim: K, even.
         theta: base of the wave lengths, > 1.
         layout: one of the above.
 
+    Attributes:
+        gain: factor of cosines and sines.
+
     Raises:
         ConfigError: an odd K, an unknown layout, or a theta that is not above 1.
 
     Source: Su et al. 2021, "RoFormer", section 3.2.2.
     """
+
+    gain = 1.0
 
     def __init__(self, head_dim: int, theta: float, layout: Literal["interleaved", "half"]) -> None:
         super().__init__()
@@ -50,10 +55,15 @@ class Rotary(Position):
         k_turns = q_turns if k_at is q_at else self._turns(k_at, dtype)
         return _Turned.apply(q, *q_turns, self.layout), _Turned.apply(k, *k_turns, self.layout)
 
+    def rates(self, device: torch.device) -> Tensor:
+        """Radians per position of each pair, (K/2,), in the widest type: theta^(−2i/K)."""
+        return rates(self.head_dim // 2, 2 / self.head_dim, self.theta, device)
+
     def _turns(self, at: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and sines: (B, L) -> (B, 1, L, K/2) each."""
-        phase = angles(at, rates(self.head_dim // 2, 2 / self.head_dim, self.theta, at.device), dtype)[:, None]
-        return phase.cos(), phase.sin()
+        """Cosines and sines times the gain: (B, L) -> (B, 1, L, K/2) each."""
+        phase = angles(at, self.rates(at.device), dtype)[:, None]
+        cos, sin = phase.cos(), phase.sin()
+        return (cos, sin) if self.gain == 1.0 else (cos * self.gain, sin * self.gain)
 
 
 class _Turned(torch.autograd.Function):

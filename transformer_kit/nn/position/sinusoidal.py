@@ -11,7 +11,7 @@ from transformer_kit.errors import ConfigError
 from transformer_kit.nn.position.angles import angles, rates
 from transformer_kit.nn.position.base import Position
 
-LAYOUTS = ("interleaved", "concatenated")
+LAYOUTS = ("interleaved", "concatenated", "split")
 
 
 class Sinusoidal(Position):
@@ -19,7 +19,8 @@ class Sinusoidal(Position):
 
     - `interleaved`, the paper: PE(p)_2i = sin(p / base^(2i/D)), PE(p)_2i+1 = cos(p / base^(2i/D));
     - `concatenated`, tensor2tensor: ⌊D/2⌋ sines, then as many cosines, of p / base^(i / (⌊D/2⌋ − 1)); the last column
-      of an odd D is 0. So the slowest wave reaches `base` itself.
+      of an odd D is 0. So the slowest wave reaches `base` itself;
+    - `split`, Marian: the columns of the paper, its ⌈D/2⌉ sines first, then its ⌊D/2⌋ cosines.
 
     There is no longest position.
 
@@ -31,10 +32,11 @@ class Sinusoidal(Position):
     Raises:
         ConfigError: an unknown layout, or a base that is not above 1.
 
-    Source: Vaswani et al. 2017, section 3.5; tensor2tensor, `get_timing_signal_1d`.
+    Source: Vaswani et al. 2017, section 3.5; tensor2tensor, `get_timing_signal_1d`;
+        Junczys-Dowmunt et al. 2018, "Marian".
     """
 
-    def __init__(self, dim: int, base: float, layout: Literal["interleaved", "concatenated"]) -> None:
+    def __init__(self, dim: int, base: float, layout: Literal["interleaved", "concatenated", "split"]) -> None:
         super().__init__()
         if layout not in LAYOUTS:
             raise ConfigError(f"model.position.layout={layout}: must be one of {', '.join(LAYOUTS)}")
@@ -53,4 +55,6 @@ class Sinusoidal(Position):
             waves = torch.cat((phase.sin(), phase.cos()), dim=-1)
             return torch.nn.functional.pad(waves, (0, self.dim - 2 * half))
         phase = angles(at, rates(self.dim - half, 2 / self.dim, self.base, at.device), dtype)
+        if self.layout == "split":
+            return torch.cat((phase.sin(), phase[..., :half].cos()), dim=-1)
         return torch.stack((phase.sin(), phase.cos()), dim=-1).flatten(-2)[..., : self.dim]
