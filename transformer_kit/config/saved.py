@@ -16,6 +16,7 @@ from transformer_kit.config.schema import FORMAT, FREE_OF_WEIGHTS, Config
 from transformer_kit.errors import RunError
 
 FILE = "config.yaml"
+GROUPS = ("decoding", "generation")
 RENAMED: dict[str, str] = {}
 """Classes of saved configurations that have moved: old `_target_` -> new `_target_`."""
 ADDED: dict[int, dict[str, Any]] = {
@@ -42,7 +43,10 @@ ADDED: dict[int, dict[str, Any]] = {
             "stop": [],
             "num_samples": 1,
             "seed": 1,
-            "batch_tokens": 4096,
+            "batch_tokens": 8192,
+            "chunk": 2048,
+            "precision": "fp32",
+            "detokenize": True,
         },
     }
 }
@@ -55,7 +59,7 @@ def load_run(folder: str | Path, overrides: Sequence[str] = (), *, check: bool =
     Args:
         folder: the run folder.
         overrides: of options that the weights do not depend on: `decoding.beam=8`, `trainer.device=cpu`;
-            `decoding=NAME` takes a whole group option.
+            `decoding=NAME` and `generation=NAME` take a whole group option.
         check: see `compose`.
 
     Raises:
@@ -72,13 +76,13 @@ def load_run(folder: str | Path, overrides: Sequence[str] = (), *, check: bool =
 
 
 def _override(data: dict[str, Any], overrides: Sequence[str], problems: list[str]) -> None:
-    """Put overrides of `FREE_OF_WEIGHTS`, and of the group `decoding`, into plain data."""
+    """Put overrides of `FREE_OF_WEIGHTS`, and whole options of `GROUPS`, into plain data."""
     from transformer_kit.config.compose import group_node, parse  # Hydra, which a plain load does without
 
     given = parse(overrides, problems)
-    chosen = [item for item in given if item.key == "decoding"]
+    chosen = [item for item in given if item.key in GROUPS]
     for item in chosen:
-        data["decoding"] = group_node(item, problems) or data["decoding"]
+        data[item.key] = group_node(item, problems) or data[item.key]
     keys = list(known_keys(data))
     for item in given:
         if item in chosen:

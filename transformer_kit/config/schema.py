@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from transformer_kit.config.convert import INTERNAL, Slot
 from transformer_kit.data.options import DataOptions, TokenizerOptions
+from transformer_kit.decoding.generation_options import GenerationOptions
 from transformer_kit.decoding.options import DecodingOptions
 from transformer_kit.training.options import OptimizerOptions, ScheduleOptions, TrainerOptions
 
@@ -129,11 +130,11 @@ class ModelOptions:
         return FAMILIES[self.family]
 
     @property
-    @property
     def one_table(self) -> bool:
         """Whether source and target have one embedding."""
         return self.tie in ("three_way", "inputs")
 
+    @property
     def key_width(self) -> int:
         """K, the width of a head's queries and keys."""
         return self.head_dim or self.d_model // self.num_heads
@@ -239,6 +240,7 @@ class Config:
     schedule: ScheduleOptions
     trainer: TrainerOptions
     decoding: DecodingOptions
+    generation: GenerationOptions
     source: Source = field(default_factory=lambda: Source({}, []), repr=False, compare=False, metadata=INTERNAL)
 
     def plain(self) -> dict[str, Any]:
@@ -290,5 +292,5 @@ def flatten(data: Any, at: str = "") -> Iterator[tuple[str, Any]]:
         yield at, data
 
 
-FREE_OF_WEIGHTS = ("decoding.", "trainer.device", "trainer.threads", "trainer.precision")
-"""What `tkit translate` and `tkit evaluate` may change in the configuration of a trained run."""
+FREE_OF_WEIGHTS = ("decoding.", "generation.", "trainer.device", "trainer.threads", "trainer.precision")
+"""What the commands that use a trained run may change in its configuration."""
