@@ -81,6 +81,33 @@ def concatenate(parts: Sequence[Ragged]) -> Ragged:
     return Ragged(np.concatenate([part.flat for part in parts]), offsets_of(lengths))
 
 
+def filtered(rows: Ragged, keep: NDArray[np.bool_]) -> Ragged:
+    """The rows without the values at which `keep`, shaped like `rows.flat`, is False."""
+    kept = np.concatenate((np.zeros(1, np.int64), np.cumsum(keep)))
+    return Ragged(rows.flat[keep], kept[rows.offsets])
+
+
+def column(values: Ints) -> Ragged:
+    """Rows of one value each."""
+    return Ragged(values, np.arange(len(values) + 1))
+
+
+def beside(parts: Sequence[Ragged]) -> Ragged:
+    """Row i is row i of every part, one behind the other; int64 rows in memory."""
+    lengths = np.stack([part.lengths for part in parts])  # (parts, rows)
+    offsets = offsets_of(lengths.sum(axis=0))
+    starts = offsets[:-1] + np.cumsum(lengths, axis=0) - lengths
+    flat = np.empty(offsets[-1], np.int64)
+    for part, length, start in zip(parts, lengths, starts, strict=True):
+        flat[np.repeat(start, length) + within(length)] = part.flat
+    return Ragged(flat, offsets)
+
+
+def within(lengths: Ints) -> NDArray[np.int64]:
+    """(Σ lengths,): where in its row each value stands, from 0."""
+    return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+
+
 class RaggedWriter:
     """Appends rows to `NAME.values` and `NAME.offsets`, holding none of them in memory."""
 
