@@ -51,7 +51,7 @@ def test_values_are_typed_and_the_plain_form_is_complete() -> None:
     assert config.model.slot("position", "decoder")["base"] == 5e4
     plain = config.plain()
     assert next(iter(plain)) == "format"
-    assert plain["format"] == 1
+    assert plain["format"] == 2
     assert MISSING not in dict(flatten(plain)).values()
     assert yaml.safe_load(dump(plain)) == plain
     plain["trainer"]["steps"] = 0
@@ -145,7 +145,7 @@ def test_each_error_in_words(user: Path) -> None:
     for line in expected.values():
         assert len([one for one in found if one.startswith(line)]) == 1, (line, found)
     assert len(found) == len(expected), found
-    assert errors("data=demo", "format=2") == ["format: this version reads format 1, got 2"]
+    assert errors("data=demo", "format=3") == ["format: this version reads format 2, got 3"]
 
 
 def test_a_wrong_type_hides_nothing_beside_it() -> None:

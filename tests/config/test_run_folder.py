@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import multiprocessing
 import os
@@ -13,7 +14,7 @@ import pytest
 from transformer_kit.config.compose import compose
 from transformer_kit.config.plain import typed
 from transformer_kit.config.run_folder import open_run, read_result, run_name, run_path, write_text
-from transformer_kit.config.saved import load_plain, load_run
+from transformer_kit.config.saved import ADDED, ADDED_GROUPS, dump, load_plain, load_run
 from transformer_kit.config.schema import Config
 from transformer_kit.errors import ConfigError, RunError
 
@@ -226,7 +227,7 @@ def test_foreign_and_damaged_configurations(tmp_path: Path) -> None:
         (f"format: 1\nx: !!python/object/apply:os.system ['touch {canary}']\n", "cannot be read"),
         ("format: [1\n", "cannot be read"),
         ("just text", "says no format"),
-        ("format: 2\n", "has format 2"),
+        ("format: 3\n", "has format 3"),
     ):
         path.write_text(text)
         with pytest.raises(RunError, match=message):
@@ -246,3 +247,20 @@ def test_results(tmp_path: Path) -> None:
     assert read_result(tmp_path) is None
     write_text(tmp_path / "result.json", "{broken")
     assert read_result(tmp_path) is None
+
+
+def test_a_run_of_the_first_format_still_loads(tmp_path: Path) -> None:
+    """Without everything that came later it reads as the same configuration, with values that change nothing."""
+    now = config(tmp_path).plain()
+    old = copy.deepcopy(now) | {"format": 1}
+    for key in ADDED[1]:
+        *parents, last = key.split(".")
+        node = old
+        for name in parents:
+            node = node.get(name) or {}
+        node.pop(last, None)
+    for group in ADDED_GROUPS[1]:
+        del old[group]
+    (tmp_path / "config.yaml").write_text(dump(old), encoding="utf-8")
+    assert load_plain(tmp_path) == now
+    assert load_run(tmp_path, check=False).model == config(tmp_path).model

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from typing import ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer_kit.batch import Tokens, pad
+from transformer_kit.batch import Specials, Tokens, pad
 from transformer_kit.decoding.options import DecodingOptions, LengthPenaltyOptions
 from transformer_kit.models.encoder_decoder import EncoderDecoder
 from transformer_kit.models.heads import LinearHead
@@ -24,7 +25,7 @@ from transformer_kit.nn.position.base import Position
 from transformer_kit.nn.residual.base import Residual
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
-SPECIAL = {"pad_id": PAD, "bos_id": BOS, "eos_id": EOS}
+SPECIAL = {"start_id": BOS, "eos_id": EOS, "banned": (PAD, BOS)}
 
 
 def options(**changes: object) -> DecodingOptions:
@@ -201,7 +202,8 @@ class UncachedScorer:
 class Letters:
     """A tokenizer: one piece a character, ids 4 to `vocab` - 1 by code point; decoding gives letters."""
 
-    pad_id, unk_id, bos_id, eos_id = PAD, UNK, BOS, EOS
+    specials = Specials(PAD, BOS, EOS, UNK, None, (), 37, BOS)
+    head_ids: ClassVar[list[int]] = []
 
     def __init__(self, vocab: int) -> None:
         self.vocab = vocab

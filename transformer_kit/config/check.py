@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformer_kit.config.convert import Reader
 from transformer_kit.config.parts import part
 from transformer_kit.config.schema import SLOTS, Config, ModelOptions
 from transformer_kit.errors import ConfigError
+from transformer_kit.objectives.base import Objective
 
 VOCABULARY = 7  # any size would do: nothing that is checked depends on it
 ANY_SPECIALS = Specials(pad=0, bos=2, eos=3, unk=1, mask=4, sentinels=(5, 6), vocab_size=VOCABULARY, start=2)
@@ -35,10 +37,36 @@ def model_problems(config: Config | Mapping[str, Any]) -> list[str]:
     objective = config.objective if isinstance(config, Config) else config.get("objective")
     if isinstance(objective, Mapping) and "_target_" in objective:
         try:
-            build_objective(objective, specials=ANY_SPECIALS)
+            made = build_objective(objective, specials=_planned(config))
         except ConfigError as error:
             problems += error.problems
+        else:
+            problems += _fit_problems(made, config) if isinstance(config, Config) else []
     return problems
+
+
+def _planned(config: Config | Mapping[str, Any]) -> Specials:
+    """Special ids of the kinds that the tokenizer will have; a tokenizer that exists may have any."""
+    if not isinstance(config, Config) or config.tokenizer.path is not None:
+        return ANY_SPECIALS
+    tokenizer = config.tokenizer
+    sentinels = ANY_SPECIALS.sentinels if tokenizer.sentinels else ()
+    return replace(ANY_SPECIALS, mask=ANY_SPECIALS.mask if tokenizer.mask else None, sentinels=sentinels)
+
+
+def _fit_problems(objective: Objective, config: Config) -> list[str]:
+    """What does not fit together of objective, model and data, each right by itself."""
+    name, model, data = type(objective).__name__, config.model, config.data
+    found = []
+    if model.family not in objective.families:
+        families = " or ".join(sorted(objective.families))
+        found.append(f"objective: {name} trains models of the family {families}, not {model.family}: set model=…")
+    if data.kind != objective.reads:
+        example = {"pairs": "parallel", "documents": "text", "labels": "labels"}[objective.reads]
+        found.append(f"data: {name} learns from {objective.reads}, these are {data.kind}: set data={example}")
+    if data.kind == "documents" and (longest := objective.longest(data.length, data.pack)) > model.max_length:
+        found.append(f"data.length={data.length}: makes rows of {longest} tokens; model.max_length={model.max_length}")
+    return found
 
 
 def _build_problems(model: ModelOptions) -> list[str]:

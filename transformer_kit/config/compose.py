@@ -28,6 +28,7 @@ from omegaconf.resolvers import oc
 
 from transformer_kit.config import sources
 from transformer_kit.config.convert import MISSING, dotted
+from transformer_kit.config.inherit import inherit
 from transformer_kit.config.overrides import (
     Line,
     group_problem,
@@ -71,6 +72,7 @@ def compose(
         if tree is None:
             good, tree = _compose_piecewise(entry, extra, given, group_options(config_dirs), problems)
         data = _plain(tree, problems)
+        inherit(data, good, problems)
         try:
             return typed(ENTRIES[entry], data, [item.canonical for item in good], problems, check=check)
         except ConfigError as error:
@@ -79,6 +81,7 @@ def compose(
             rest = [item.text for item in good if item.key not in named]
             if len(rest) < len(good):
                 data = _plain(hydra_compose(entry, [*extra, *rest]), [])
+                inherit(data, good, [])
                 typed(ENTRIES[entry], data, [], error.problems, check=check)
             raise
 

@@ -13,6 +13,7 @@ from transformer_kit.config.convert import absolute
 from transformer_kit.config.overrides import key_problem, known_keys, one_line
 from transformer_kit.config.plain import typed
 from transformer_kit.config.schema import FORMAT, FREE_OF_WEIGHTS, Config
+from transformer_kit.config.sources import package_folder
 from transformer_kit.errors import RunError
 
 FILE = "config.yaml"
@@ -33,24 +34,11 @@ ADDED: dict[int, dict[str, Any]] = {
         "tokenizer.mask": False,
         "tokenizer.sentinels": 0,
         "init": {"from": None, "freeze": []},
-        "generation": {
-            "max_new_tokens": 256,
-            "min_new_tokens": 0,
-            "temperature": 1.0,
-            "top_k": 0,
-            "top_p": 1.0,
-            "repetition_penalty": 1.0,
-            "stop": [],
-            "num_samples": 1,
-            "seed": 1,
-            "batch_tokens": 8192,
-            "chunk": 2048,
-            "precision": "fp32",
-            "detokenize": True,
-        },
     }
 }
 """Options that came after a format: the values with which nothing changes. Set only where the options around exist."""
+ADDED_GROUPS: dict[int, dict[str, str]] = {1: {"generation": "default"}}
+"""Groups that came after a format, and the option taken; the weights do not depend on them."""
 
 
 def load_run(folder: str | Path, overrides: Sequence[str] = (), *, check: bool = True) -> Config:
@@ -135,6 +123,9 @@ def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
                 node = node.get(name) if isinstance(node, dict) else None
             if isinstance(node, dict):
                 node.setdefault(last, copy.deepcopy(value))
+        for group, name in ADDED_GROUPS[older].items():
+            shipped = package_folder("conf").joinpath(group, f"{name}.yaml")
+            data.setdefault(group, yaml.safe_load(shipped.read_text(encoding="utf-8")))
         data["format"] = older + 1
     return data
 

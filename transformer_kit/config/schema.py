@@ -253,7 +253,7 @@ class Config:
             found.append(("format", f"this version reads format {FORMAT}, got {self.format}"))
         if not 0 <= self.seed < 2**63:
             found.append(("seed", f"must be between 0 and 2^63 - 1, got {self.seed}"))
-        if self.model.one_table and getattr(self.data, "kind", "pairs") == "pairs" and not self.tokenizer.joint:
+        if self.model.one_table and self.data.kind == "pairs" and not self.tokenizer.joint:
             found.append(
                 (
                     "model.tie",

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,13 +50,16 @@ class Hypothesis:
 
 
 def beam_search(
-    scorer: Scorer, sources: Tokens, options: DecodingOptions, *, pad_id: int, bos_id: int, eos_id: int
+    scorer: Scorer, sources: Tokens, options: DecodingOptions, *, start_id: int, eos_id: int, banned: Sequence[int]
 ) -> list[list[Hypothesis]]:
     """The `n_best` best hypotheses of each source, best first (fewer only if the limits allow no more).
 
     Args:
         sources: (B, S) with EOS, on the device of the scorer.
         options: their `beam`, `length_penalty`, `n_best`, `min_length`, `max_extra` and `max_length` are used.
+        start_id: what the decoder reads first.
+        eos_id: ends a hypothesis.
+        banned: ids that no hypothesis holds.
 
     Raises:
         ConfigError: an option is out of range.
@@ -64,7 +68,7 @@ def beam_search(
         raise ConfigError([f"decoding.{key} {message}" for key, message in problems])
     if not sources.shape[0]:
         return []
-    search = _Search(sources, options, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
+    search = _Search(sources, options, start_id, eos_id, banned)
     state = scorer.start(sources, options.beam, int(search.limit.max()))
     while True:
         done = search.advance(scorer.step(search.last, state))
@@ -90,9 +94,12 @@ class _Search:
         sentence: (B,) the row of `sources` that a row of these belongs to.
     """
 
-    def __init__(self, sources: Tokens, options: DecodingOptions, *, pad_id: int, bos_id: int, eos_id: int) -> None:
+    def __init__(
+        self, sources: Tokens, options: DecodingOptions, start_id: int, eos_id: int, banned: Sequence[int]
+    ) -> None:
         device, count = sources.ids.device, sources.shape[0]
-        self.options, self.banned, self.eos_id = options, torch.tensor([pad_id, bos_id], device=device), eos_id
+        self.options, self.eos_id = options, eos_id
+        self.banned = torch.tensor(banned, dtype=torch.int64, device=device)
         k, n = options.beam, options.n_best
         self.limit = limits(sources.valid.sum(1), options)
         self.live = torch.full((count, k), -torch.inf, device=device)
@@ -104,7 +111,7 @@ class _Search:
         self.ids = torch.full((count, n, int(self.limit.max())), eos_id, dtype=torch.int64, device=device)
         self.ended = torch.zeros(count, dtype=torch.int64, device=device)
         self.sentence = torch.arange(count, device=device)
-        self.last = torch.full((count * k,), bos_id, dtype=torch.int64, device=device)
+        self.last = torch.full((count * k,), start_id, dtype=torch.int64, device=device)
         self.results: list[list[Hypothesis]] = [[] for _ in range(count)]
 
     def advance(self, logits: Tensor) -> Tensor:

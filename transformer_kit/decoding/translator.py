@@ -16,7 +16,7 @@ from typing import Protocol
 
 import torch
 
-from transformer_kit.batch import pad
+from transformer_kit.batch import Specials, pad
 from transformer_kit.decoding.beam import Hypothesis, beam_search
 from transformer_kit.decoding.options import DecodingOptions
 from transformer_kit.decoding.scorer import ModelScorer
@@ -30,13 +30,10 @@ class Codec(Protocol):
     """The part of a tokenizer that translation uses."""
 
     @property
-    def pad_id(self) -> int: ...
+    def specials(self) -> Specials: ...
 
     @property
-    def bos_id(self) -> int: ...
-
-    @property
-    def eos_id(self) -> int: ...
+    def head_ids(self) -> list[int]: ...
 
     def encode(self, lines: list[str]) -> list[list[int]]: ...
 
@@ -153,7 +150,7 @@ class Translator:
             if len(ids) > room:
                 cut.add(seen + index + 1)
             if len(ids):
-                rows[index] = [*ids[:room], self.tokenizers.source.eos_id]
+                rows[index] = [*ids[:room], self.tokenizers.source.specials.eos]
         given, budget = 0, max(1, self.options.batch_tokens // self.options.beam)
         for batch in token_batches({index: len(ids) for index, ids in rows.items()}, budget):
             for index, candidates in zip(batch, self._decode([rows[i] for i in batch]), strict=True):
@@ -167,19 +164,20 @@ class Translator:
 
     def _decode(self, rows: list[list[int]]) -> list[list[Candidate]]:
         target = self.tokenizers.target
+        special = target.specials
         was_training = self.model.training
         self.model.eval()
         try:
             device = next(self.model.parameters()).device
-            sources = pad(rows, self.tokenizers.source.pad_id).to(device)
+            sources = pad(rows, self.tokenizers.source.specials.pad).to(device)
             with torch.inference_mode():
                 found = beam_search(
                     ModelScorer(self.model, self.options.precision),  # type: ignore[arg-type]
                     sources,
                     self._search,
-                    pad_id=target.pad_id,
-                    bos_id=target.bos_id,
-                    eos_id=target.eos_id,
+                    start_id=special.start,
+                    eos_id=special.eos,
+                    banned=sorted(special.all - {special.eos, *target.head_ids}),
                 )
         finally:
             self.model.train(was_training)
