@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -90,7 +92,7 @@ def test_loss_by_hand() -> None:
     expected = sum(
         -torch.log_softmax(model.weight @ model.table[before], 0)[after]
         for row in given
-        for before, after in zip(row, row[1:], strict=False)
+        for before, after in itertools.pairwise(row)
     )
     torch.testing.assert_close(sums.loss, expected)
     assert sums.count == 6
