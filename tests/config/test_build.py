@@ -125,7 +125,7 @@ def test_parameters_equal_the_closed_formula(plain: dict[str, Any]) -> None:
     width, inner, vocabulary = 12, 7, 13
     attention, feedforward, norm = 4 * width**2, 2 * width * inner + inner + width, 2 * width
     blocks = 2 * (attention + feedforward + 2 * norm) + (2 * attention + feedforward + 3 * norm)
-    expected = {"three_way": 1, "output": 2, "none": 3}
+    expected = {"three_way": 1, "inputs": 2, "output": 2, "none": 3}
     for tie, tables in expected.items():
         model = build_model(plain | {"tie": tie}, vocabulary, vocabulary, device="meta")
         assert count_parameters(model) == blocks + tables * vocabulary * width, tie

@@ -54,8 +54,8 @@ def model_of(**changes: Any) -> EncoderDecoder:
         "head": slot("head", "linear"),
     }
     torch.manual_seed(3)
-    vocab = 17 if changes.get("tie") == "three_way" else TARGET
-    model = build_model(options | changes, 17 if changes.get("tie") == "three_way" else SOURCE, vocab).double()
+    one = changes.get("tie") in ("three_way", "inputs")
+    model = build_model(options | changes, 17 if one else SOURCE, 17 if one else TARGET).double()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:
@@ -259,7 +259,7 @@ def test_decoding_builds_no_graph() -> None:
     assert not any(k.requires_grad or v.requires_grad for k, v in state.cross)
 
 
-TIES = {"three_way": 1, "output": 2, "none": 3}
+TIES = {"three_way": 1, "inputs": 2, "output": 2, "none": 3}
 
 
 @pytest.mark.parametrize("tie", TIES)
@@ -276,7 +276,7 @@ def test_ties_are_one_storage(tie: str) -> None:
         tables.add(each.output()[0].data_ptr())
         assert len(tables) == TIES[tie]
         assert torch.equal(each.output()[0], model.output()[0])
-    rows = 17 if tie == "three_way" else SOURCE + TARGET * (1 if tie == "output" else 2)
+    rows = {"three_way": 17, "inputs": 2 * 17, "output": SOURCE + TARGET, "none": SOURCE + 2 * TARGET}[tie]
     assert count_parameters(model) == layer_parameters(d=12, f=13, widths=(6, 6, 6), heads=(2, 2)) + rows * 12
 
 

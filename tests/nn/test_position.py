@@ -13,6 +13,7 @@ from transformer_kit.nn.position.alibi import Alibi
 from transformer_kit.nn.position.base import Position
 from transformer_kit.nn.position.learned import Learned
 from transformer_kit.nn.position.none import NoPosition
+from transformer_kit.nn.position.relative import RelativeBias
 from transformer_kit.nn.position.rotary import Rotary
 from transformer_kit.nn.position.sinusoidal import Sinusoidal
 
@@ -25,13 +26,16 @@ def waves(layout: str, dim: int, position: int, base: float) -> list[float]:
     if layout == "interleaved":
         return [(math.cos if i % 2 else math.sin)(position / base ** (2 * (i // 2) / dim)) for i in range(dim)]
     half = dim // 2
+    if layout == "split":
+        paper = waves("interleaved", dim, position, base)
+        return paper[0::2] + paper[1::2]
     step = math.log(base) / (half - 1)
     phase = [position * math.exp(-step * i) for i in range(half)]
     return [*map(math.sin, phase), *map(math.cos, phase), *([0.0] * (dim % 2))]
 
 
 @pytest.mark.parametrize("dim", [7, 12])
-@pytest.mark.parametrize("layout", ["interleaved", "concatenated"])
+@pytest.mark.parametrize("layout", ["interleaved", "concatenated", "split"])
 def test_sinusoids_are_the_formula(layout: str, dim: int) -> None:
     position = Sinusoidal(dim, 1000.0, layout)  # type: ignore[arg-type]
     at = torch.tensor([FAR, FAR[::-1]])
@@ -175,7 +179,14 @@ def test_alibi_is_exact_after_a_cast() -> None:
 
 @pytest.mark.parametrize(
     "position",
-    [NoPosition(), Sinusoidal(6, 1e4, "interleaved"), Learned(6, 7), Rotary(6, 1e4, "half"), Alibi(4)],
+    [
+        NoPosition(),
+        Sinusoidal(6, 1e4, "interleaved"),
+        Learned(6, 7),
+        Rotary(6, 1e4, "half"),
+        Alibi(4),
+        RelativeBias(6, 4, True, 8, 11),
+    ],
     ids=lambda position: type(position).__name__,
 )
 def test_a_scheme_overrides_one_hook(position: Position) -> None:
@@ -198,7 +209,7 @@ def test_a_scheme_overrides_one_hook(position: Position) -> None:
         (lambda: Rotary(6, 1.0, "half"), "theta=1.0"),
         (lambda: Rotary(6, 1e4, "halves"), "layout=halves"),
         (lambda: Sinusoidal(6, 0.5, "interleaved"), "base=0.5"),
-        (lambda: Sinusoidal(6, 1e4, "half"), "layout=half: must be one of interleaved, concatenated"),
+        (lambda: Sinusoidal(6, 1e4, "half"), "layout=half: must be one of interleaved, concatenated, split"),
     ],
 )
 def test_wrong_options_are_named(build: object, message: str) -> None:

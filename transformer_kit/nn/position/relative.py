@@ -30,9 +30,9 @@ class RelativeBias(Position):
     """scores + table[bucket(j − i), h], for a query at i and a key at j; nothing else scales it.
 
     Near distances have a bucket each, farther ones share buckets that grow as their logarithm, and all from
-    `max_distance` on share the last. Where `causal`, the buckets tell the distances i − j ≥ 0 apart, and a later key (of
-    a visible prefix) counts as distance 0; otherwise the lower half serves keys at or before the query, the upper half
-    keys after it. There is no longest position.
+    `max_distance` on share the last. Where `causal`, the buckets tell the distances i − j ≥ 0 apart, and a later key
+    (of a visible prefix) counts as distance 0; otherwise the lower half serves keys at or before the query, the upper
+    half keys after it. There is no longest position.
 
     Args:
         dim: D; the table starts from N(0, 1/D).

@@ -73,11 +73,12 @@ class YarnRotary(Rotary):
     """r_i · (1 − γ_i) / factor + r_i · γ_i, cosines and sines times the attention factor.
 
     γ_i falls from 1, for pairs that turn `beta_fast` times or more within the original length, to 0, for those that
-    turn `beta_slow` times or less. It falls linearly in i between i(beta_fast) and i(beta_slow), where pair
+    turn `beta_slow` times or less. As in the published code it is linear in i (in the paper's text, in the turns),
+    between i(beta_fast) and i(beta_slow), where pair
 
         i(β) = K · ln(original_max_length / 2πβ) / (2 ln theta)
 
-    turns β times; `truncate` rounds the two outwards. Both are held within 0 … K − 1, as in the published code.
+    turns β times; `truncate` rounds the two outwards, and both are held within 0 … K − 1.
 
     Args:
         head_dim: K, even.
@@ -136,7 +137,7 @@ class YarnRotary(Rotary):
 
 
 class Llama3Rotary(Rotary):
-    """r_i where pair i turns often within the original length, r_i / factor where it hardly turns, between them a blend.
+    """r_i where pair i turns often within the original length, r_i / factor where it hardly does, a blend between.
 
     With n_i = original_max_length · r_i / 2π turns, r_i · ((1 − s_i) / factor + s_i), where
 
