@@ -65,8 +65,8 @@ def main() -> None:
         row = {
             "kind": given.kind,
             "pairs": given.pairs,
-            "words": counts.source.words / counts.kept,
-            "tokens_per_word": counts.source.tokens / counts.source.words,
+            "words": counts.texts["source"].words / counts.kept,
+            "tokens_per_word": counts.texts["source"].tokens / counts.texts["source"].words,
             "seconds": round(seconds, 2),
             "pairs_per_minute": round(given.pairs / seconds * 60),
             "peak_mb_of_parent_and_largest_worker": round(peak / 1024),

@@ -33,6 +33,9 @@ from transformer_kit.data.batching import BatchStream
 from transformer_kit.data.corpus import read_lines
 from transformer_kit.data.options import BatchOptions, SamplingOptions
 from transformer_kit.data.ragged import Ints, Ragged, from_lists
+from transformer_kit.data.sentencepiece_tokenizer import SentencePieceTokenizer
+from transformer_kit.data.text_rules import TextRule
+from transformer_kit.data.tokenizer import Tokenizers
 from transformer_kit.training.optimizer import build_optimizer
 from transformer_kit.training.precision import resolve_device, resolve_precision
 from transformer_kit.training.schedule import build_schedule
@@ -46,6 +49,7 @@ WORKLOADS = {
 }
 COMMON = ["schedule=constant", "schedule.lr=3e-4", "schedule.warmup=0", "trainer.clip_norm=null"]
 PAIR = ["data.train=[{source: x, target: y}]", "data.valid=[{source: x, target: y}]"]  # only to make a whole config
+PLAIN = TextRule("en", normalize=False, tokenize=False, lowercase=False)
 
 
 class Corpus:
@@ -69,7 +73,8 @@ class Weighted:
         self.dataset, self.weight = dataset, 1.0
 
 
-def batches(pieces: sentencepiece.SentencePieceProcessor, source: Path, target: Path, tokens: int) -> Iterator[Batch]:
+def batches(vocabulary: Path, source: Path, target: Path, tokens: int) -> Iterator[Batch]:
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(vocabulary))
     sides = [pieces.encode([line.strip() for line in read_lines(path)]) for path in (source, target)]
     stream = BatchStream(
         [Weighted(Corpus(*sides))],  # type: ignore[list-item]  # in memory instead of on disk
@@ -77,7 +82,7 @@ def batches(pieces: sentencepiece.SentencePieceProcessor, source: Path, target: 
         temperature=1.0,
         seed=1,
         sampling=SamplingOptions(alpha=0.0),
-        tokenizers=None,  # type: ignore[arg-type]  # only read when sampling
+        tokenizers=Tokenizers.one(SentencePieceTokenizer(vocabulary.read_bytes(), PLAIN)),
     )
     return iter(stream)
 
@@ -114,7 +119,7 @@ def main() -> None:
     precision = resolve_precision(given.precision, resolve_device("cpu"))
     optimizer = build_optimizer(config.optimizer, model.parameters())
     updater = Updater(step, optimizer, build_schedule(config.schedule), precision, None, seed=1)
-    feed = batches(pieces, given.source, given.target, tokens)
+    feed = batches(given.vocabulary, given.source, given.target, tokens)
     done, real, cells = 0, 0, 0
 
     def update() -> int:

@@ -10,9 +10,9 @@ from typing import Any
 from transformer_kit.data.options import (
     BatchOptions,
     CorpusOptions,
-    DataOptions,
     FilterOptions,
     Kind,
+    PairsOptions,
     SamplingOptions,
     TextOptions,
     TokenizerOptions,
@@ -43,8 +43,9 @@ def made_up(folder: Path, name: str, count: int, seed: int = 1, **options: Any) 
     return replace(corpus, **options)
 
 
-def data_options(folder: Path, train: list[CorpusOptions], **changes: Any) -> DataOptions:
-    base = DataOptions(
+def data_options(folder: Path, train: list[CorpusOptions], **changes: Any) -> PairsOptions:
+    base = PairsOptions(
+        kind="pairs",
         source_language="en",
         target_language="de",
         train=train,
@@ -69,6 +70,8 @@ def tokenizer_options(**changes: Any) -> TokenizerOptions:
         byte_fallback=True,
         character_coverage=1.0,
         max_lines=None,
+        mask=False,
+        sentinels=0,
         text=IDENTITY,
         sampling=SamplingOptions(alpha=0.0),
     )

@@ -15,13 +15,15 @@ from corpora import data_options, made_up, tokenizer_options, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_kit.batch import Batch, translation_batch
+from transformer_kit.batch import Batch, Specials, translation_batch
 from transformer_kit.data.batching import BatchStream, eval_batches, make_batch
 from transformer_kit.data.buckets import by_length, cut, padding, quotas, sample_seeds
 from transformer_kit.data.options import DataOptions, Kind, SamplingOptions, TokenizerOptions
 from transformer_kit.data.prepare import Prepared, prepare
 from transformer_kit.data.ragged import from_lists
 from transformer_kit.errors import DataError
+
+OURS = Specials(pad=0, bos=2, eos=3, unk=1, mask=None, sentinels=(), vocab_size=100, start=2)
 
 
 def same(first: Batch, second: Batch) -> bool:
@@ -42,7 +44,7 @@ def same(first: Batch, second: Batch) -> bool:
 def test_fast_batches_equal_the_plain_ones(pairs: list[tuple[list[int], list[int]]]) -> None:
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     ids = list(range(len(pairs)))
-    fast = make_batch(from_lists(sources), from_lists(targets), np.array(ids))
+    fast = make_batch(from_lists(sources), from_lists(targets), np.array(ids), [OURS])
     assert same(fast, translation_batch(sources, targets, ids, pad_id=0, bos_id=2, eos_id=3))
     assert int(fast.counted.sum()) == fast.num_labels == sum(map(len, targets)) + len(pairs)
 

@@ -54,9 +54,9 @@ def test_ids_and_text_are_those_of_the_lines(tmp_path: Path) -> None:
     assert dataset.target_lengths.tolist() == [len(target) for _, target in expected]
     counts = dataset.about.counts
     assert counts.read == counts.kept == 29
-    assert counts.source.words == sum(len(line.split()) for line in english)
-    assert counts.target.tokens == sum(len(target) for _, target in expected)
-    assert counts.source.unknown == 0
+    assert counts.texts["source"].words == sum(len(line.split()) for line in english)
+    assert counts.texts["target"].tokens == sum(len(target) for _, target in expected)
+    assert counts.texts["source"].unknown == 0
 
 
 def test_file_forms_give_equal_ids(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_max_lines_takes_evenly_spaced_lines(tmp_path: Path, monkeypatch: pytest
         taken.append(list(lines()))
         raise DataError("seen enough")
 
-    monkeypatch.setattr(module, "train_sentencepiece", spy)
+    monkeypatch.setattr(module, "train_model", spy)
     corpora = [
         write(tmp_path, name, [f"{name} {row}" for row in range(size)], [f"{row}" for row in range(size)])
         for name, size in (("a", 7), ("b", 13))

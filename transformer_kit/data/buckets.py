@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,6 +81,16 @@ def quotas(sizes: NDArray[np.int64], weights: NDArray[np.float64], temperature: 
     missing = int(sizes.sum() - whole.sum())
     whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1  # to the largest remainders
     return whole
+
+
+def passes(size: int, quota: int, epoch: int) -> Iterator[tuple[int, int, int]]:
+    """What an epoch takes of a corpus of `size` rows: pass, and from where to where in its order.
+
+    The corpus is an endless row of shuffled passes; each epoch takes the next `quota` rows of it.
+    """
+    first, stop = epoch * quota, (epoch + 1) * quota
+    for turn in range(first // size, -(-stop // size)):
+        yield turn, max(0, first - turn * size), min(size, stop - turn * size)
 
 
 def sample_seeds(seed: int, epoch: int, side: int, ids: Ints) -> NDArray[np.int64]:

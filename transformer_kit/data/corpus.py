@@ -65,7 +65,12 @@ def decode_lines(data: bytes, first_line: int, flaws: Flaws) -> list[str]:
     """
     if not data:
         return []
-    ended = data.endswith(b"\n")
+    lines = decode_text(data, first_line, flaws).split("\n")
+    return lines[:-1] if data.endswith(b"\n") else lines
+
+
+def decode_text(data: bytes, first_line: int, flaws: Flaws) -> str:
+    """The text of such a block, with `\\n` alone at the ends of lines; arguments as for `decode_lines`."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -73,8 +78,7 @@ def decode_lines(data: bytes, first_line: int, flaws: Flaws) -> list[str]:
     if "\x00" in text:
         holding = [number for number, line in enumerate(text.split("\n"), first_line) if "\x00" in line]
         flaws.add(Flaws(nul=len(holding), first_nul=holding[0]))
-    lines = text.replace("\r\n", "\n").split("\n")
-    return lines[:-1] if ended else lines
+    return text.replace("\r\n", "\n")
 
 
 def _decode_line_by_line(data: bytes, first_line: int, flaws: Flaws) -> str:
@@ -171,15 +175,20 @@ def corpus_name(corpus: CorpusOptions) -> str:
     return corpus.name or corpus_files(corpus)[0].name
 
 
+def check_full(paths: list[Path], facts: list[FileFacts]) -> None:
+    """Raise `DataError` where a file is empty."""
+    for path, fact in zip(paths, facts, strict=True):
+        if fact.lines == 0:
+            raise DataError(f"{path}: the file is empty; a corpus needs at least one line")
+
+
 def check_parallel(paths: list[Path], facts: list[FileFacts]) -> int:
     """The number of pairs.
 
     Raises:
         DataError: a file is empty, or the two sides differ in length.
     """
-    for path, fact in zip(paths, facts, strict=True):
-        if fact.lines == 0:
-            raise DataError(f"{path}: the file is empty; a corpus needs at least one line")
+    check_full(paths, facts)
     if len(facts) == 2 and facts[0].lines != facts[1].lines:
         counts = " but ".join(f"{path} has {fact.lines:,} lines" for path, fact in zip(paths, facts, strict=True))
         raise DataError(f"{counts}: the two sides must be line-parallel")
@@ -207,6 +216,25 @@ def raw_chunks(paths: list[Path], size: int) -> Iterator[RawChunk]:
                 blocks = tuple(block.removeprefix(BOM) or b"\n" for block in blocks)
             yield RawChunk(start, blocks)
             start += size
+
+
+def block_chunks(path: Path, size: int) -> Iterator[RawChunk]:
+    """A file's lines, `size` at a time and those up to the next blank line."""
+    with open_text(path) as stream:
+        start = 1
+        while lines := list(islice(stream, size)):
+            while lines[-1].strip() and (line := stream.readline()):
+                lines.append(line)
+            if start == 1:
+                lines[0] = lines[0].removeprefix(BOM) or b"\n"
+            yield RawChunk(start, (b"".join(lines),))
+            start += len(lines)
+
+
+def whole_file(path: Path) -> Iterator[RawChunk]:
+    """A file as one chunk."""
+    with open_text(path) as stream:
+        yield RawChunk(1, (stream.read().removeprefix(BOM),))
 
 
 def decode_chunk(chunk: RawChunk, paths: list[str], flaws: list[Flaws]) -> tuple[list[str], list[str]]:

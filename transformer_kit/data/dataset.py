@@ -1,28 +1,29 @@
-"""Prepared pairs on disk: ids and text, mapped into memory.
+"""Prepared rows on disk, mapped into memory.
 
-A folder holds `<side>.<what>.values` and `.offsets` (see `ragged.py`) for what = ids, text and, for subword sampling,
-normal; `about.json` is written last and lists every file's size, so a folder cut short is told from a whole one.
+A folder holds `<column>.values` and `<column>.offsets` (see `ragged.py`) for each column, such as `source.ids`;
+`about.json` is written last and lists every file's size, so a folder cut short is told from a whole one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from transformer_kit.data.encoding import Counts, EncodedChunk, SideCounts
-from transformer_kit.data.ragged import Ints, Ragged, RaggedWriter, map_ragged
+from transformer_kit.batch import Specials
+from transformer_kit.data.encoding import Counts, EncodedChunk, TextCounts
+from transformer_kit.data.ragged import Ints, Ragged, RaggedWriter, map_ragged, within
 from transformer_kit.data.tokenizer import check_fingerprint
 from transformer_kit.errors import DataError
 
-FORMAT = 1
+FORMAT = 2
 ABOUT = "about.json"
-SIDES = ("source", "target")
+Kind = TypeVar("Kind", bound="Dataset", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -33,25 +34,27 @@ class About:
         key: the fingerprint of text, tokenizer and options.
         tokenizer: the fingerprint of the tokenizers.
         names: the corpora in it.
-        tag: the id in front of each source, if any.
+        columns: column -> type of its values.
+        specials: the special ids of each text of a row, by its name.
+        head: the ids in front of each row of a text (a tag).
+        labels: the names of the labels; None where there are none.
         counts: what was read, kept and dropped.
         warnings: flaws of the text.
-        dtype: of the ids.
-        normal: whether the text after the rule is there.
     """
 
     key: str
     tokenizer: str
     names: list[str]
-    tag: list[int]
+    columns: dict[str, str]
+    specials: dict[str, Specials]
+    head: dict[str, list[int]]
+    labels: list[str] | None
     counts: Counts
     warnings: list[str]
-    dtype: str
-    normal: bool
 
 
-class ParallelDataset:
-    """Pairs of id sequences, without BOS and EOS, and their text.
+class Dataset:
+    """Rows of one kind of data.
 
     Args:
         folder: what `DatasetWriter` wrote.
@@ -67,18 +70,31 @@ class ParallelDataset:
         check_fingerprint(self.about.tokenizer, tokenizer, str(self.folder))
 
     def __len__(self) -> int:
-        return len(self._ids["source"])
+        return len(self.column(next(iter(self.about.columns))))
+
+    def column(self, name: str) -> Ragged:
+        """All rows of a column."""
+        return self._columns[name]
+
+    @cached_property
+    def _columns(self) -> Mapping[str, Ragged]:
+        return {name: map_ragged(self.folder, name, dtype) for name, dtype in self.about.columns.items()}
+
+
+class ParallelDataset(Dataset):
+    """Pairs of id sequences, without BOS and EOS, and their text. A side is `source` or `target`."""
 
     def source(self, row: int) -> Ints:
         """The ids that an encoder reads, with the corpus's tag, without EOS."""
-        return self._ids["source"][row]
+        return self.column("source.ids")[row]
 
     def target(self, row: int) -> Ints:
-        return self._ids["target"][row]
+        return self.column("target.ids")[row]
 
     def text(self, row: int) -> tuple[str, str]:
         """Source and target line as the user wrote them, without prefix."""
-        return self._line("source", row), self._line("target", row)
+        source, target = (self.column(f"{side}.text")[row].tobytes().decode() for side in ("source", "target"))
+        return source, target
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """All pairs of lines, in order."""
@@ -86,47 +102,95 @@ class ParallelDataset:
 
     def normal(self, side: str, rows: Ints) -> Ragged:
         """UTF-8 text of some rows after prefix and text rule; only there when it was prepared for subword sampling."""
-        assert self.about.normal, "prepared without subword sampling"
-        return map_ragged(self.folder, f"{side}.normal", "uint8").gather(rows)
+        assert f"{side}.normal" in self.about.columns, "prepared without subword sampling"
+        return self.column(f"{side}.normal").gather(rows)
 
     def ids(self, side: str, rows: Ints) -> Ragged:
         """Ids of some rows, in memory."""
-        return self._ids[side].gather(rows)
+        return self.column(f"{side}.ids").gather(rows)
 
     @cached_property
     def source_lengths(self) -> Ints:
         """(rows,) int32, without EOS."""
-        return self._ids["source"].lengths.astype(np.int32)
+        return self.column("source.ids").lengths.astype(np.int32)
 
     @cached_property
     def target_lengths(self) -> Ints:
-        return self._ids["target"].lengths.astype(np.int32)
+        return self.column("target.ids").lengths.astype(np.int32)
 
-    def _line(self, side: str, row: int) -> str:
-        return self._text[side][row].tobytes().decode()
 
-    @cached_property
-    def _ids(self) -> dict[str, Ragged]:
-        return {side: map_ragged(self.folder, f"{side}.ids", self.about.dtype) for side in SIDES}
+class DocumentDataset(Dataset):
+    """Documents, with the BOS and EOS that they were prepared with."""
 
-    @cached_property
-    def _text(self) -> dict[str, Ragged]:
-        return {side: map_ragged(self.folder, f"{side}.text", "uint8") for side in SIDES}
+    @property
+    def ids(self) -> Ragged:
+        """One row per document; `ids.flat` is the stream of all of them."""
+        return self.column("text.ids")
+
+    def pieces(self, length: int) -> Ragged:
+        """The documents cut into rows of at most `length` tokens, of which only a document's last one is shorter."""
+        counts = -(-self.ids.lengths // length)
+        starts = np.repeat(self.ids.offsets[:-1], counts) + within(counts) * length
+        return Ragged(self.ids.flat, np.append(starts, self.ids.offsets[-1]))
+
+    @property
+    def characters(self) -> int:
+        """Of the documents' text, as it stands in the files; line feeds between documents are no part of it."""
+        return self.about.counts.texts["text"].characters
+
+    @property
+    def bytes(self) -> int:
+        """Of the same text as UTF-8."""
+        return self.about.counts.texts["text"].bytes
+
+
+class LabelDataset(Dataset):
+    """Texts or pairs of texts, without special tokens, and the numbers of their labels."""
+
+    @property
+    def paired(self) -> bool:
+        return "second.ids" in self.about.columns
+
+    @property
+    def labels(self) -> Ints:
+        """(rows,) int32."""
+        return self.column("label").flat
+
+    def limits(self, rows: Ints, longest: int) -> list[Ints]:
+        """How many tokens of each text stay where `longest` fit together; of a pair the longer text is cut first."""
+        first = self.column("first.ids").lengths[rows]
+        return shares(first, self.column("second.ids").lengths[rows] if self.paired else None, longest)
+
+    def rows(self, rows: Ints, longest: int) -> list[Ragged]:
+        """The texts of some rows, cut as `limits` says."""
+        names = ("first.ids", "second.ids") if self.paired else ("first.ids",)
+        limits = self.limits(rows, longest)
+        return [self.column(name).gather(rows).cut(limit) for name, limit in zip(names, limits, strict=True)]
+
+
+def shares(first: Ints, second: Ints | None, longest: int) -> list[Ints]:
+    """How many tokens of each text stay where `longest` fit together; of a pair the longer text is cut first.
+
+    Args:
+        first, second: the lengths of the texts; `second` None where there are no pairs.
+    """
+    if second is None:
+        return [np.minimum(first, longest)]
+    half = longest // 2
+    kept = np.minimum(first, np.maximum(longest - half, longest - second))
+    return [kept, np.minimum(second, longest - kept)]
 
 
 class DatasetWriter:
     """Appends encoded chunks to a folder; `finish` completes it."""
 
-    def __init__(self, folder: Path, dtype: str, normal: bool) -> None:
+    def __init__(self, folder: Path, columns: Mapping[str, str]) -> None:
         self.folder = folder
-        kinds = {"ids": dtype, "text": "uint8"} | ({"normal": "uint8"} if normal else {})
-        self._writers = {
-            (side, kind): RaggedWriter(folder, f"{side}.{kind}", its) for side in SIDES for kind, its in kinds.items()
-        }
+        self._writers = {name: RaggedWriter(folder, name, dtype) for name, dtype in columns.items()}
 
     def append(self, chunk: EncodedChunk) -> None:
-        for (side, kind), writer in self._writers.items():
-            writer.append(getattr(getattr(chunk, side), kind))
+        for name, writer in self._writers.items():
+            writer.append(chunk.columns[name])
 
     def finish(self, about: About) -> None:
         self.close()
@@ -153,16 +217,20 @@ def read_about(folder: Path) -> About:
         for name, size in record.pop("sizes").items():
             if (folder / name).stat().st_size != size:
                 raise DataError(damaged)
-        counts = record.pop("counts")
-        source, target = (SideCounts(**counts.pop(side)) for side in SIDES)
-        return About(**record, counts=Counts(**counts, source=source, target=target))
+        counts, specials = record.pop("counts"), record.pop("specials")
+        texts = {name: TextCounts(**numbers) for name, numbers in counts.pop("texts").items()}
+        return About(
+            **record,
+            counts=Counts(**counts, texts=texts),
+            specials={name: Specials(**ids | {"sentinels": tuple(ids["sentinels"])}) for name, ids in specials.items()},
+        )
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(damaged) from None
 
 
 @dataclass(frozen=True)
-class TrainingCorpus:
+class TrainingCorpus(Generic[Kind]):
     """One corpus of a mixture and its weight."""
 
-    dataset: ParallelDataset
+    dataset: Kind
     weight: float

@@ -1,18 +1,25 @@
 """What a user chooses about corpora, tokenizers and batches. The defaults stand in conf/data and conf/tokenizer.
 
-`CorpusOptions` alone carries defaults: its objects are items of a list, for which a YAML file cannot hold any.
+There are three kinds of data, told apart by `kind`: pairs of lines, documents of running text, texts with labels.
+The corpora alone carry defaults: they are items of a list, for which a YAML file cannot hold any.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, Literal
 
 Problems = list[tuple[str, str]]
 TAG = re.compile(r"<(?!0x[0-9A-F]{2}>)[^\s<>]+>")  # <0x0A> is how a byte is spelt
-RESERVED = ("<pad>", "<unk>", "<s>", "</s>")
-NO_CORPUS = "data.train: no corpus is given; for example data.train=[{source: train.en, target: train.de}]"
+RESERVED = re.compile("<pad>|<unk>|<s>|</s>|<mask>|<extra_id_[0-9]+>")
+NO_CORPUS = (
+    "data.train: no corpus is given; for example data.train=[{source: train.en, target: train.de}] for pairs, "
+    "data.train=[{text: train.txt}] for documents, data.train=[{tsv: train.tsv}] for labels"
+)
 PATH = {"path": True}  # relative ones resolve against the current folder
 
 
@@ -48,8 +55,9 @@ class CorpusOptions:
                     found.append((side, "no file is given; set it (or set `tsv`)"))
         if not 0 < self.weight < float("inf"):
             found.append(("weight", f"must be greater than 0, not {self.weight}"))
-        if self.tag is not None and (not TAG.fullmatch(self.tag) or self.tag in RESERVED):
-            found.append(("tag", f"must look like <2de> and be none of {', '.join(RESERVED)}; it is {self.tag!r}"))
+        if self.tag is not None and (not TAG.fullmatch(self.tag) or RESERVED.fullmatch(self.tag)):
+            names = RESERVED.pattern.replace("|", ", ")
+            found.append(("tag", f"must look like <2de> and be none of {names}; it is {self.tag!r}"))
         return found
 
 
@@ -80,11 +88,12 @@ class FilterOptions:
 
 @dataclass
 class BatchOptions:
-    """How pairs become batches.
+    """How rows become batches.
 
     Attributes:
         tokens: rows × the longest side of the batch (with BOS or EOS, padding counted) is at most this.
-        pool: how many shuffled pairs are sorted by length together; more means less padding and coarser shuffling.
+        pool: how many shuffled rows are sorted by length together; more means less padding and coarser shuffling.
+            Packed blocks are of one length and need none.
     """
 
     tokens: int
@@ -121,10 +130,11 @@ class GenerateOptions:
 
 
 @dataclass
-class DataOptions:
-    """The corpora of an experiment.
+class PairsOptions:
+    """Line-parallel corpora.
 
     Attributes:
+        kind: `pairs`.
         source_language, target_language: ISO 639-1 codes; they choose the Moses rules and name the sides.
         train, valid, test: the corpora of each split. Several training corpora form a mixture.
         temperature: a corpus of n pairs and weight w is drawn with probability proportional to w · n^(1/temperature).
@@ -133,6 +143,7 @@ class DataOptions:
         workers: processes that encode text (1 = none but this one).
     """
 
+    kind: Literal["pairs"]
     source_language: str
     target_language: str
     train: list[CorpusOptions]
@@ -153,24 +164,188 @@ class DataOptions:
                 found.append(("generate", "the languages of demo_phrases are en and de, in either direction"))
             if self.train or self.valid or self.test:
                 found.append(("generate", "generated data leave no room for `train`, `valid` and `test`: drop one"))
-        for split in ("train", "valid", "test"):
-            for number, corpus in enumerate(getattr(self, split)):
-                found += _under(f"{split}.{number}", corpus.problems())
-        for key in ("source_language", "target_language"):
-            if not getattr(self, key).isalpha():
-                found.append((key, f"must be a language code such as en, not {getattr(self, key)!r}"))
-        if not 0 < self.temperature < float("inf"):
-            found.append(("temperature", f"must be greater than 0, not {self.temperature}"))
-        if self.workers < 1:
-            found.append(("workers", f"must be at least 1, not {self.workers}"))
+        found += _splits(self.train, self.valid, self.test)
+        found += _language("source_language", self.source_language)
+        found += _language("target_language", self.target_language)
+        found += _temperature(self.temperature) + _workers(self.workers)
         return found + _under("filter", self.filter.problems()) + _under("batch", self.batch.problems())
 
 
+@dataclass
+class TextCorpusOptions:
+    """One file of running text, plain or gzip.
+
+    Attributes:
+        name: how reports call it; its file name when absent.
+        text: the file.
+        weight: how often it is drawn, relative to the other corpora of the mixture (> 0).
+        start, end: where the part that is taken begins and ends, as shares of the file's characters; only where a whole
+            file is a document (`unit: file`).
+    """
+
+    name: str | None = None
+    text: str | None = field(default=None, metadata=PATH)
+    weight: float = 1.0
+    start: float = 0.0
+    end: float = 1.0
+
+    def problems(self) -> Problems:
+        found: Problems = []
+        if self.text is None:
+            found.append(("text", "no file is given; set it"))
+        if not 0 < self.weight < float("inf"):
+            found.append(("weight", f"must be greater than 0, not {self.weight}"))
+        if not 0 <= self.start < self.end <= 1:
+            found.append(("start", f"0 <= start < end <= 1 must hold, not {self.start} and {self.end}"))
+        return found
+
+
+class Unit(Enum):
+    """What one document is: a line, the lines up to a blank one, or the whole file."""
+
+    line = "line"
+    block = "block"
+    file = "file"
+
+
+@dataclass
+class DocumentsOptions:
+    """Running text.
+
+    Attributes:
+        kind: `documents`.
+        language: ISO 639-1 code; chooses the Moses rules.
+        train, valid, test: the files of each split. Several training files form a mixture.
+        unit: what one document is. Blank documents are left out.
+        bos, eos: whether each document begins with BOS and ends with EOS.
+        length: the tokens that a packed block predicts, or the most tokens of a row that is not packed.
+        pack: true: documents follow each other in one stream that is cut into blocks; each token but the stream's first
+            is predicted once. false: each document is a row, or several where it is longer than `length`.
+        mask_documents: whether the cells of a packed block see their own document alone.
+        temperature: as for pairs; packed corpora are measured in blocks, others in rows.
+        cache: the folder of prepared data.
+        workers: processes that encode text (1 = none but this one).
+    """
+
+    kind: Literal["documents"]
+    language: str
+    train: list[TextCorpusOptions]
+    valid: list[TextCorpusOptions]
+    test: list[TextCorpusOptions]
+    unit: Unit
+    bos: bool
+    eos: bool
+    length: int
+    pack: bool
+    mask_documents: bool
+    temperature: float
+    cache: str = field(metadata=PATH)
+    batch: BatchOptions
+    workers: int
+
+    def problems(self) -> Problems:
+        found = _splits(self.train, self.valid, self.test)
+        for split in ("train", "valid", "test"):
+            for number, corpus in enumerate(getattr(self, split)):
+                if self.unit is not Unit.file and (corpus.start, corpus.end) != (0, 1):
+                    found.append((f"{split}.{number}.start", "a part of a file can be taken only with unit: file"))
+        found += _language("language", self.language)
+        if self.length < 1:
+            found.append(("length", f"must be at least 1, not {self.length}"))
+        if self.mask_documents and not self.pack:
+            found.append(("mask_documents", "rows that are not packed hold one document each: set it to false"))
+        found += _temperature(self.temperature) + _workers(self.workers) + _under("batch", self.batch.problems())
+        return found + _room(self.batch, "length", self.length)
+
+
+@dataclass
+class LabelCorpusOptions:
+    """One file of tab-separated columns, plain or gzip.
+
+    Attributes:
+        name: how reports call it; its file name when absent.
+        tsv: the file.
+    """
+
+    name: str | None = None
+    tsv: str | None = field(default=None, metadata=PATH)
+
+    def problems(self) -> Problems:
+        return [] if self.tsv is not None else [("tsv", "no file is given; set it")]
+
+
+@dataclass
+class ColumnOptions:
+    """Which columns hold what, counted from 1.
+
+    Attributes:
+        text: the text.
+        second: the second text of each pair; null where there are no pairs.
+        label: the label.
+    """
+
+    text: int
+    second: int | None
+    label: int
+
+    def problems(self) -> Problems:
+        numbers = {key: number for key, number in vars(self).items() if number is not None}
+        found = [(key, f"columns count from 1, not {number}") for key, number in numbers.items() if number < 1]
+        if len(set(numbers.values())) < len(numbers):
+            found.append(("label", f"each column can serve once: {', '.join(f'{k} {n}' for k, n in numbers.items())}"))
+        return found
+
+
+@dataclass
+class LabelsOptions:
+    """Texts, or pairs of texts, with labels. The labels are those of the training text, sorted.
+
+    Attributes:
+        kind: `labels`.
+        language: ISO 639-1 code; chooses the Moses rules.
+        train, valid, test: the files of each split.
+        columns: what stands where.
+        max_length: the most tokens of a row, marks around the texts included; longer texts are cut at the end, of a
+            pair the longer one first.
+        cache: the folder of prepared data.
+        workers: processes that encode text (1 = none but this one).
+    """
+
+    kind: Literal["labels"]
+    language: str
+    train: list[LabelCorpusOptions]
+    valid: list[LabelCorpusOptions]
+    test: list[LabelCorpusOptions]
+    columns: ColumnOptions
+    max_length: int
+    cache: str = field(metadata=PATH)
+    batch: BatchOptions
+    workers: int
+
+    def problems(self) -> Problems:
+        found = _splits(self.train, self.valid, self.test) + _language("language", self.language)
+        found += _under("columns", self.columns.problems())
+        if self.max_length < 5:
+            found.append(("max_length", f"must be at least 5, not {self.max_length}"))
+        found += _workers(self.workers) + _under("batch", self.batch.problems())
+        return found + _room(self.batch, "max_length", self.max_length)
+
+
+DataOptions = PairsOptions | DocumentsOptions | LabelsOptions
+
+
 class Kind(Enum):
-    """How SentencePiece finds its pieces."""
+    """What an id stands for: a piece that SentencePiece found (in one of two ways), a character, or a byte."""
 
     unigram = "unigram"
     bpe = "bpe"
+    char = "char"
+    byte = "byte"
+
+    @property
+    def tokenizer(self) -> str:
+        """The kind of tokenizer that this makes (`tokenizer_kinds.py`)."""
+        return "sentencepiece" if self in (Kind.unigram, Kind.bpe) else self.value
 
 
 class Unicode(Enum):
@@ -218,38 +393,91 @@ class SamplingOptions:
 
 @dataclass
 class TokenizerOptions:
-    """A SentencePiece vocabulary to train, or the folder of a trained one.
+    """A vocabulary to train, or the folder of a trained one.
 
     Attributes:
         path: an existing tokenizer folder; all but `sampling` is then taken from there.
-        kind: unigram or bpe.
-        vocab_size: pieces, with the four control pieces, the tags and (with byte fallback) the 256 bytes.
+        kind: unigram or bpe (SentencePiece), char or byte.
+        vocab_size: pieces, with the four control pieces, the tags and (with byte fallback) the 256 bytes; for char the
+            most ids, of which the most frequent characters take what is left, or null for all; for byte null.
         joint: one vocabulary for both languages.
         byte_fallback: write unknown characters as bytes; then nothing is unknown.
         character_coverage: the share of the text's characters that the alphabet must cover, from 0.98 to 1
             (SentencePiece takes no less).
         max_lines: train on at most this many lines a side, evenly spaced over the corpora; null takes all.
+        mask: whether there is an id that stands for a hidden token.
+        sentinels: how many ids there are that stand for removed spans of text.
     """
 
     path: str | None = field(metadata=PATH)
     kind: Kind
-    vocab_size: int
+    vocab_size: int | None
     joint: bool
     byte_fallback: bool
     character_coverage: float
     max_lines: int | None
+    mask: bool
+    sentinels: int
     text: TextOptions
     sampling: SamplingOptions
 
     def problems(self) -> Problems:
         found: Problems = []
-        if self.vocab_size < 5:
+        if self.vocab_size is not None and self.vocab_size < 5:
             found.append(("vocab_size", f"must be at least 5, not {self.vocab_size}"))
+        if self.vocab_size is None and self.kind in (Kind.unigram, Kind.bpe):
+            found.append(("vocab_size", f"kind {self.kind.value} needs a number"))
+        if self.kind in (Kind.char, Kind.byte):
+            found += self._one_way()
         if not 0.98 <= self.character_coverage <= 1:
             found.append(("character_coverage", f"must be from 0.98 to 1, not {self.character_coverage}"))
         if self.max_lines is not None and self.max_lines < 1:
             found.append(("max_lines", f"must be at least 1 or null, not {self.max_lines}"))
+        if self.sentinels < 0:
+            found.append(("sentinels", f"must be at least 0, not {self.sentinels}"))
         return found + _under("sampling", self.sampling.problems())
+
+    def _one_way(self) -> Problems:
+        # What characters and bytes leave no choice of.
+        kind = self.kind.value
+        fixed: dict[str, tuple[object, object]] = {
+            "byte_fallback": (self.byte_fallback, False),
+            "character_coverage": (self.character_coverage, 1.0),
+            "text.unicode": (self.text.unicode.value, "identity"),
+            "sampling.alpha": (self.sampling.alpha, 0.0),
+        }
+        fixed |= {"vocab_size": (self.vocab_size, None)} if self.kind is Kind.byte else {}
+        found = [(key, value, only) for key, (value, only) in fixed.items() if value != only]
+        return [
+            (key, f"kind {kind} allows only {json.dumps(only)}, not {json.dumps(value)}") for key, value, only in found
+        ]
+
+
+def _splits(train: Sequence[Any], valid: Sequence[Any], test: Sequence[Any]) -> Problems:
+    splits = {"train": train, "valid": valid, "test": test}
+    return [
+        problem
+        for split, corpora in splits.items()
+        for number, corpus in enumerate(corpora)
+        for problem in _under(f"{split}.{number}", corpus.problems())
+    ]
+
+
+def _language(key: str, language: str) -> Problems:
+    return [] if language.isalpha() else [(key, f"must be a language code such as en, not {language!r}")]
+
+
+def _temperature(temperature: float) -> Problems:
+    good = 0 < temperature < float("inf")
+    return [] if good else [("temperature", f"must be greater than 0, not {temperature}")]
+
+
+def _workers(workers: int) -> Problems:
+    return [] if workers >= 1 else [("workers", f"must be at least 1, not {workers}")]
+
+
+def _room(batch: BatchOptions, key: str, length: int) -> Problems:
+    return [("batch.tokens", f"must be at least {key} ({length}), not {batch.tokens}")] if batch.tokens < length else []
 
 
 def _under(key: str, found: Problems) -> Problems:

@@ -44,13 +44,13 @@ class Ragged:
         where = np.repeat(starts - offsets[:-1], np.diff(offsets)) + np.arange(offsets[-1])
         return Ragged(np.asarray(self.flat[where]), offsets)
 
-    def cut(self, longest: int) -> Ragged:
-        """Rows shortened to at most `longest` values."""
+    def cut(self, longest: int | Ints) -> Ragged:
+        """Rows shortened to at most `longest` values, one number for all or one for each."""
         lengths = self.lengths
-        if not len(lengths) or lengths.max() <= longest:
+        shorter = np.minimum(lengths, longest)
+        if (shorter == lengths).all():
             return self
-        within = np.arange(len(self.flat)) - np.repeat(self.offsets[:-1], lengths)
-        return Ragged(self.flat[within < longest], offsets_of(np.minimum(lengths, longest)))
+        return Ragged(self.flat[within(lengths) < np.repeat(shorter, lengths)], offsets_of(shorter))
 
 
 def offsets_of(lengths: Ints) -> NDArray[np.int64]:

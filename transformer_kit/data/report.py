@@ -7,10 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from transformer_kit.data.buckets import Padding, padding
-from transformer_kit.data.dataset import ParallelDataset
-from transformer_kit.data.prepare import Prepared
+from transformer_kit.data.dataset import Dataset, DocumentDataset, LabelDataset, ParallelDataset
+from transformer_kit.data.options import DataOptions
+from transformer_kit.data.packing import count_blocks
+from transformer_kit.data.prepare import Prepared, form_of
+from transformer_kit.data.streams import label_lengths, marks
 
 Table = tuple[str, list[str], list[list[str]]]  # title, columns, rows
+LABELS = 20  # shown at most
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,7 @@ class CorpusReport:
     """One prepared corpus: its split, its numbers (see `Counts`), its flaws, and how it fills batches."""
 
     split: str
-    dataset: ParallelDataset
+    dataset: Dataset
     padding: Padding
 
     @property
@@ -31,29 +35,50 @@ class Report:
     """All prepared corpora.
 
     Attributes:
+        kind: of the data.
+        noun: what a row is called.
         tokens: the token budget of the batches.
+        sides: what each text of a row is called: a language, or `text`.
     """
 
     corpora: list[CorpusReport]
+    kind: str
+    noun: str
     tokens: int
-    languages: tuple[str, str]
+    sides: list[str]
 
     def tables(self) -> list[Table]:
-        """Text, and pairs: each as title, columns and rows."""
-        text_columns = ["split", "corpus", "side", "lines", "words", "tokens", "tokens/word", "unknown"]
-        pair_columns = ["split", "corpus", "read", "kept", "filtered", "over budget", "batches", "padding efficiency"]
-        return [
+        """Text, rows and, where there are any, labels: each as title, columns and rows."""
+        lines = "lines" if self.kind == "pairs" else self.noun
+        text_columns = ["split", "corpus", "side", lines, "words", "characters", "tokens", "tokens/word", "unknown"]
+        row_columns = ["split", "corpus", "read", "kept", "filtered", "over budget", "batches", "padding efficiency"]
+        title = f"{self.noun.capitalize()}, batches of {self.tokens:,} tokens"
+        tables = [
             ("Text", text_columns, [row for corpus in self.corpora for row in self._text_rows(corpus)]),
-            (f"Pairs, batches of {self.tokens:,} tokens", pair_columns, [_pair_row(corpus) for corpus in self.corpora]),
+            (title, row_columns, [_row(corpus) for corpus in self.corpora]),
         ]
+        if self.kind == "labels":
+            tables.append(("Labels", ["split", "corpus", "label", "texts", "share"], list(self._label_rows())))
+        return tables
 
     def _text_rows(self, corpus: CorpusReport) -> Iterator[list[str]]:
         counts = corpus.dataset.about.counts
-        for language, side in zip(self.languages, (counts.source, counts.target), strict=True):
-            ratio = f"{side.tokens / side.words:.3f}" if side.words else "-"
-            unknown = f"{100 * side.unknown / side.tokens:.3f} %" if side.tokens else "-"
-            numbers = [f"{number:,}" for number in (counts.kept, side.words, side.tokens)]
-            yield [corpus.split, corpus.name, language, *numbers, ratio, unknown]
+        for side, text in zip(self.sides, counts.texts.values(), strict=True):
+            ratio = f"{text.tokens / text.words:.3f}" if text.words else "-"
+            unknown = f"{100 * text.unknown / text.tokens:.3f} %" if text.tokens else "-"
+            numbers = [f"{number:,}" for number in (counts.kept, text.words, text.characters, text.tokens)]
+            yield [corpus.split, corpus.name, side, *numbers, ratio, unknown]
+
+    def _label_rows(self) -> Iterator[list[str]]:
+        for corpus in self.corpora:
+            counts = corpus.dataset.about.counts
+            often = sorted(counts.labels.items(), key=lambda item: -item[1])
+            for label, number in often[:LABELS]:
+                yield [corpus.split, corpus.name, label, f"{number:,}", f"{100 * number / counts.kept:.1f} %"]
+            if len(often) > LABELS:
+                rest = sum(number for _, number in often[LABELS:])
+                name = f"{len(often) - LABELS} others"
+                yield [corpus.split, corpus.name, name, f"{rest:,}", f"{100 * rest / counts.kept:.1f} %"]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -68,22 +93,39 @@ class Report:
             }
             for corpus in self.corpora
         ]
-        return {"tokens": self.tokens, "languages": list(self.languages), "corpora": corpora}
+        return {"kind": self.kind, "tokens": self.tokens, "sides": self.sides, "corpora": corpora}
 
 
 def report(prepared: Prepared) -> Report:
     """Read the numbers of prepared data."""
     data = prepared.data
-    splits = [("train", corpus.dataset) for corpus in prepared.train]
+    splits: list[tuple[str, Dataset]] = [("train", corpus.dataset) for corpus in prepared.train]
     splits += [("valid", prepared.valid)] if prepared.valid is not None else []
-    corpora = [
-        CorpusReport(split, dataset, padding(dataset.source_lengths, dataset.target_lengths, data.batch.tokens))
-        for split, dataset in splits
-    ]
-    return Report(corpora, data.batch.tokens, (data.source_language, data.target_language))
+    form = form_of(data)
+    sides = form.languages if data.kind == "pairs" else list(form.texts)
+    corpora = [CorpusReport(split, dataset, _padding(dataset, data)) for split, dataset in splits]
+    return Report(corpora, data.kind, form.noun, data.batch.tokens, sides)
 
 
-def _pair_row(corpus: CorpusReport) -> list[str]:
+def _padding(dataset: Dataset, data: DataOptions) -> Padding:
+    tokens = data.batch.tokens
+    if isinstance(dataset, ParallelDataset):
+        return padding(dataset.source_lengths, dataset.target_lengths, tokens)
+    if isinstance(dataset, LabelDataset):
+        assert data.kind == "labels"
+        lengths = label_lengths(dataset, data.max_length - marks(dataset)) + marks(dataset) - 1
+        return padding(lengths, lengths, tokens)
+    assert isinstance(dataset, DocumentDataset)
+    assert data.kind == "documents"
+    if data.pack:
+        blocks = count_blocks(dataset.ids, data.length)
+        predicted = max(0, len(dataset.ids.flat) - 1)
+        return Padding(-(-blocks // (tokens // data.length)), predicted / max(1, blocks * data.length), 0)
+    lengths = dataset.pieces(data.length).lengths - 1
+    return padding(lengths, lengths, tokens)
+
+
+def _row(corpus: CorpusReport) -> list[str]:
     counts, padded = corpus.dataset.about.counts, corpus.padding
     reasons = [f"{reason} {count:,}" for reason, count in counts.dropped.items()]
     reasons += [f"{counts.empty:,} with an empty side stay"] if counts.empty else []

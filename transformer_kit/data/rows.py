@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from transformer_kit.batch import Batch
 from transformer_kit.data.ragged import Ints, Ragged
 
 
@@ -52,3 +54,7 @@ class LabelRows:
 
     def __len__(self) -> int:
         return len(self.first)
+
+
+Collate = Callable[[TextRows | LabelRows], Batch]
+"""Makes the batch that an objective learns from."""

@@ -36,13 +36,13 @@ class TextRule:
         """The lines lower-cased, normalised and tokenised, in this order (that of Multi30k's publishers)."""
         if self.trivial:
             return lines
-        return [self._apply(line) for line in lines]
+        return [_by_line(self._apply, line) for line in lines]
 
     def undo(self, lines: list[str]) -> list[str]:
         """Join Moses tokens to running text again; case and punctuation stay as they are."""
         if not self.tokenize:
             return lines
-        return [self._detokenizer.detokenize(line.split()) for line in lines]
+        return [_by_line(lambda part: str(self._detokenizer.detokenize(part.split())), line) for line in lines]
 
     @cached_property
     def _apply(self) -> Callable[[str], str]:
@@ -68,6 +68,11 @@ class TextRule:
         from sacremoses import MosesDetokenizer
 
         return MosesDetokenizer(lang=self.language)
+
+
+def _by_line(rule: Callable[[str], str], text: str) -> str:
+    # Documents hold line feeds, which Moses would take for spaces.
+    return "\n".join(map(rule, text.split("\n"))) if "\n" in text else rule(text)
 
 
 def _moses_tokenizer(language: str) -> Any:

@@ -1,9 +1,9 @@
-"""Text to piece ids and back, with everything needed for it stored in one folder.
+"""Text to ids and back, with everything needed for it stored in one folder.
 
-- The pieces are SentencePiece's. Ids: 0 padding, 1 unknown, 2 BOS, 3 EOS, then tags; text never produces 0, 2, 3 or a
-  tag, so a literal `</s>` is four characters.
+- What cuts text is a kind (`tokenizer_kinds.py`): SentencePiece, characters, bytes, or imported from another toolkit.
+  Which ids have a meaning of their own is said by `specials` alone; no kind promises particular numbers.
+- Text never produces padding, BOS, EOS, the mask, a sentinel or a tag: a literal `</s>` is four characters.
 - The text rule (Moses, lower-casing) is part of the tokenizer: `encode` applies it and `decode` undoes it.
-- With byte fallback U+2581, which SentencePiece uses for the space, is escaped first, so that no character is lost.
 - The fingerprint is a SHA-256 over the vocabulary and the rule: another tokenizer of equal size is told apart.
 """
 
@@ -11,83 +11,121 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
-import sentencepiece
-
-from transformer_kit.data.subword_sampling import SubwordSampler, make_sampler
+from transformer_kit.batch import Specials
 from transformer_kit.data.text_rules import TextRule
+from transformer_kit.data.tokenizer_kinds import tokenizer_class
 from transformer_kit.errors import DataError
 
-PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
-SPACE = "▁"  # U+2581
-ESCAPE = "\ue581"  # private use; `ESCAPE u` stands for U+2581 and `ESCAPE e` for itself
 FORMAT = 1
 FILE = "tokenizer.json"
+BOTH_MODELS = ("source.model", "target.model")
+MASK = "<mask>"
+SENTINEL = re.compile(r"<extra_id_\d+>")
 
 
-class Tokenizer:
+def control_pieces(tags: Iterable[str], mask: bool, sentinels: int) -> list[str]:
+    """The names of the ids that an experiment asks for, in the order of the ids."""
+    return [*tags, *([MASK] if mask else []), *(f"<extra_id_{number}>" for number in range(sentinels))]
+
+
+class Tokenizer(ABC):
     """One language's way from text to ids and back.
 
     Args:
-        model: a serialized SentencePiece model.
+        model: the vocabulary, serialized.
         rule: what happens to a line before.
-        tag: `encode` puts this tag's id in front of each row.
+        specials: the ids with a meaning of their own.
+        controls: name -> id of what `control_pieces` named; those that are neither mask nor sentinel are tags.
+        head: ids that `encode` puts in front of each row.
+        tag: `encode` puts this tag's id behind them.
         prefix: `encode` puts this text in front of each line.
 
     Attributes:
+        kind: its name in the table of kinds.
         vocab_size: number of ids.
-        fingerprint: SHA-256 of model and rule, in hexadecimal; tag and prefix are no part of it.
+        head_ids: what `encode` puts in front of each row.
 
     Raises:
         DataError: a damaged model, or a tag that it was not trained with.
     """
 
-    pad_id, unk_id, bos_id, eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
+    kind: ClassVar[str]
 
-    def __init__(self, model: bytes, rule: TextRule, tag: str | None = None, prefix: str = "") -> None:
-        self.model, self.rule, self.tag, self.prefix = model, rule, tag, prefix
-        try:
-            self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
-            raise DataError(f"the tokenizer's SentencePiece model is damaged ({error}); train it again") from None
-        special = tuple(getattr(self._pieces, name)() for name in ("pad_id", "unk_id", "bos_id", "eos_id"))
-        if special != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
-            raise DataError(f"the SentencePiece model numbers pad, unk, BOS, EOS {special}; they must be (0, 1, 2, 3)")
-        self.vocab_size: int = len(self._pieces)
-        self._byte_fallback = self._pieces.piece_to_id("<0x00>") != UNK_ID
-        self.tag_ids = [] if tag is None else [self.tag_id(tag)]
-        self._sampler: SubwordSampler | None = None
+    def __init__(
+        self,
+        model: bytes,
+        rule: TextRule,
+        specials: Specials,
+        *,
+        controls: Mapping[str, int],
+        head: Sequence[int] = (),
+        tag: str | None = None,
+        prefix: str = "",
+    ) -> None:
+        self.model, self.rule, self.specials, self.tag, self.prefix = model, rule, specials, tag, prefix
+        self.vocab_size = specials.vocab_size
+        self._tags = {name: number for name, number in controls.items() if name != MASK and not SENTINEL.match(name)}
+        self.head_ids = [*head, *([] if tag is None else [self.tag_id(tag)])]
 
-    def __reduce__(self) -> tuple[type[Tokenizer], tuple[Any, ...]]:
-        # A fresh rule: compiled Moses tables do not travel, nor does the sampler's memory.
-        return Tokenizer, (self.model, replace(self.rule), self.tag, self.prefix)
+    @classmethod
+    def restore(cls, model: bytes, about: Mapping[str, Any], tag: str | None = None, prefix: str = "") -> Self:
+        """The tokenizer of a serialized model and what its `about` said."""
+        return cls(model, TextRule(**about["rule"]), tag=tag, prefix=prefix)  # type: ignore[call-arg]  # kinds read these
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What `restore` needs beside the model, as plain data."""
+        return {"kind": self.kind, "rule": asdict(self.rule)}
+
+    def __reduce__(self) -> tuple[Callable[..., Tokenizer], tuple[Any, ...]]:
+        # By value: compiled Moses tables and what C++ holds do not travel.
+        return type(self).restore, (self.model, self.about, self.tag, self.prefix)
+
+    def marked(self, tag: str | None, prefix: str) -> Self:
+        """The same tokenizer with a tag and a prefix."""
+        return type(self).restore(self.model, self.about, tag, prefix)
 
     @cached_property
     def fingerprint(self) -> str:
-        return hashlib.sha256(self.model + json.dumps(asdict(self.rule), sort_keys=True).encode()).hexdigest()
+        """SHA-256 of vocabulary and rule, in hexadecimal; tag and prefix are no part of it."""
+        return hashlib.sha256(self.model + json.dumps(self.about, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def pad_id(self) -> int:
+        return self.specials.pad
+
+    @property
+    def unk_id(self) -> int | None:
+        return self.specials.unk
+
+    @property
+    def bos_id(self) -> int:
+        return self.specials.bos
+
+    @property
+    def eos_id(self) -> int:
+        return self.specials.eos
 
     def normalize(self, lines: list[str]) -> list[str]:
         """The lines after prefix and text rule, as `cut` expects them."""
         return self.rule.apply([self.prefix + line for line in lines] if self.prefix else lines)
 
     def encode(self, lines: list[str]) -> list[list[int]]:
-        """Ids of each line, with the tag if there is one, without BOS and EOS."""
+        """Ids of each line behind `head_ids` (a tag, if there is one), without BOS and EOS."""
         rows = self.cut(self.normalize(lines))
-        return [self.tag_ids + row for row in rows] if self.tag_ids else rows
+        return [self.head_ids + row for row in rows] if self.head_ids else rows
 
+    @abstractmethod
     def cut(self, lines: list[str]) -> list[list[int]]:
-        """Ids of lines that the text rule was applied to."""
-        try:
-            ids: list[list[int]] = self._pieces.encode(self._escape(lines), out_type=int, num_threads=1)
-        except (UnicodeEncodeError, TypeError):  # a lone surrogate, which only a Python caller can pass
-            clean = [line.encode("utf-8", "replace").decode("utf-8") for line in lines]
-            ids = self._pieces.encode(self._escape(clean), out_type=int, num_threads=1)
-        return ids
+        """Ids of lines that the text rule was applied to. A lone surrogate, which no file can hold, is read as `?`."""
 
     def sample(self, lines: list[str], seeds: Sequence[int], alpha: float) -> list[list[int]]:
         """Ids of a random segmentation of lines that the text rule was applied to.
@@ -95,10 +133,11 @@ class Tokenizer:
         Args:
             seeds: one non-negative seed a line; a line's result depends on nothing else, in any process.
             alpha: as in `SamplingOptions`.
+
+        Raises:
+            DataError: this kind has one segmentation only.
         """
-        if self._sampler is None or self._sampler.alpha != alpha:
-            self._sampler = make_sampler(self.model, alpha)
-        return self._sampler.sample(self._pieces.normalize(self._escape(lines)), seeds)
+        raise DataError(f"a {self.kind} tokenizer knows no random segmentation; set tokenizer.sampling.alpha=0")
 
     def decode(self, rows: Sequence[Sequence[int]], *, detokenize: bool = True) -> list[str]:
         """The text of each row of ids; control ids give nothing.
@@ -106,16 +145,17 @@ class Tokenizer:
         Args:
             detokenize: join Moses tokens to running text, if the rule has them.
         """
-        lines: list[str] = (
-            self._pieces.decode([list(map(int, row)) for row in rows], num_threads=1) if len(rows) else []
-        )
-        if self._byte_fallback:
-            lines = [_unescape(line) if ESCAPE in line else line for line in lines]
+        lines = self._join(rows)
         return self.rule.undo(lines) if detokenize else lines
 
+    @abstractmethod
+    def _join(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        # The text of each row, as `cut` took it.
+        ...
+
+    @abstractmethod
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The piece of each id, for people to read."""
-        return [self._pieces.id_to_piece(int(one)) for one in ids]
 
     def tag_id(self, tag: str) -> int:
         """The id of a tag that the tokenizer was trained with.
@@ -123,27 +163,14 @@ class Tokenizer:
         Raises:
             DataError: it was not.
         """
-        found: int = self._pieces.piece_to_id(tag)
-        if found <= EOS_ID or not self._pieces.is_control(found):
+        if tag not in self._tags:
             raise DataError(f"the tokenizer knows no tag {tag!r}; train one on corpora that carry this tag")
-        return found
-
-    def _escape(self, lines: list[str]) -> list[str]:
-        if not self._byte_fallback:
-            return lines
-        return [
-            line.replace(ESCAPE, ESCAPE + "e").replace(SPACE, ESCAPE + "u") if SPACE in line or ESCAPE in line else line
-            for line in lines
-        ]
-
-
-def _unescape(line: str) -> str:
-    return line.replace(ESCAPE + "u", SPACE).replace(ESCAPE + "e", ESCAPE)
+        return self._tags[tag]
 
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """The tokenizers of both sides.
+    """The tokenizers of both sides; of data with one side, such as documents, both are the same object.
 
     Attributes:
         joint: both sides share one vocabulary. Their rules may still differ, since Moses has rules per language; they
@@ -155,12 +182,18 @@ class Tokenizers:
     joint: bool
 
     @classmethod
-    def of(cls, models: Sequence[bytes], source: TextRule, target: TextRule) -> Tokenizers:
-        """From one model for both sides or one each."""
-        first = Tokenizer(models[0], source)
+    def of(cls, kind: str, models: Sequence[bytes], source: TextRule, target: TextRule) -> Tokenizers:
+        """From one model for both sides or one each, of a kind that needs nothing but its model."""
+        made = tokenizer_class(kind)
+        first = made.restore(models[0], {"rule": asdict(source)})
         if len(models) == 1 and _same_rule(source, target):
             return cls(first, first, joint=True)
-        return cls(first, Tokenizer(models[-1], target), joint=len(models) == 1)
+        return cls(first, made.restore(models[-1], {"rule": asdict(target)}), joint=len(models) == 1)
+
+    @classmethod
+    def one(cls, tokenizer: Tokenizer) -> Tokenizers:
+        """The same tokenizer for both sides."""
+        return cls(tokenizer, tokenizer, joint=True)
 
     @property
     def fingerprint(self) -> str:
@@ -172,26 +205,28 @@ class Tokenizers:
         """The same tokenizers, with the tag and prefix of a corpus (or of text to translate) on the source side."""
         if tag is None and not prefix:
             return self
-        return replace(self, source=Tokenizer(self.source.model, self.source.rule, tag, prefix or ""))
+        return replace(self, source=self.source.marked(tag, prefix or ""))
 
     def save(self, folder: Path | str) -> None:
         """Write the models and `tokenizer.json` into a folder that is made if needed."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        sides: dict[str, Any] = {}
-        for side, name in (
-            ("source", "joint" if self.joint else "source"),
-            ("target", "joint" if self.joint else "target"),
-        ):
-            tokenizer: Tokenizer = getattr(self, side)
-            (folder / f"{name}.model").write_bytes(tokenizer.model)
-            sides[side] = {"model": f"{name}.model", "rule": asdict(tokenizer.rule)}
-        about = {"format": FORMAT, "fingerprint": self.fingerprint, "joint": self.joint, **sides}
+        files = ["joint.model"] if self.source.model == self.target.model else ["source.model", "target.model"]
+        for name, tokenizer in ((files[0], self.source), (files[-1], self.target)):
+            (folder / name).write_bytes(tokenizer.model)
+        about = {
+            "format": FORMAT,
+            "fingerprint": self.fingerprint,
+            "joint": self.joint,
+            "files": len(files),
+            "source": {"model": files[0], **self.source.about},
+            "target": {"model": files[-1], **self.target.about},
+        }
         (folder / FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path | str, expect: str | None = None) -> Tokenizers:
-        """Read what `save` wrote.
+        """Read what `save` wrote, or an earlier version of it.
 
         Args:
             expect: the fingerprint that the caller was made with; None accepts any tokenizer.
@@ -204,13 +239,20 @@ class Tokenizers:
             raise DataError(f"{folder}: no tokenizer there ({FILE} is missing)")
         try:
             about = json.loads((folder / FILE).read_text(encoding="utf-8"))
-            names = ["joint.model"] if about["joint"] else ["source.model", "target.model"]
-            rules = [TextRule(**about[side]["rule"]) for side in ("source", "target")]
-            models = [(folder / name).read_bytes() for name in names]
+            # Names are fixed, never taken from the file; a version without kinds had SentencePiece alone.
+            single = about.get("files", 1 if about["joint"] else 2) == 1
+            models = [(folder / name).read_bytes() for name in (("joint.model",) if single else BOTH_MODELS)]
+            source, target = ({"kind": "sentencepiece", **about[side]} for side in ("source", "target"))
+            for side in (source, target):
+                side.pop("model", None)
+            first = tokenizer_class(source["kind"]).restore(models[0], source)
+            if single and source == target:
+                made = cls(first, first, bool(about["joint"]))
+            else:
+                made = cls(first, tokenizer_class(target["kind"]).restore(models[-1], target), bool(about["joint"]))
             written = about["fingerprint"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{folder}: the tokenizer is damaged ({error}); train it again") from None
-        made = cls.of(models, *rules)
         if made.fingerprint != written:
             raise DataError(
                 f"{folder}: the tokenizer's files are not those that were written; restore them, or train it again"
