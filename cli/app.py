@@ -3,7 +3,7 @@
 Exit codes: 0 done; 1 the task failed; 2 the command line or the configuration is wrong; 130 interrupted by the user;
 141 the reader of a pipe left.
 
-A command module holds one function of its own name, whose docstring is its help; it imports its task when it is run, so
+A command module holds one function of its own name (`fill_mask` for fill-mask), whose docstring is its help; it imports its task when it is run, so
 that `--help` loads nothing heavy.
 """
 
@@ -23,7 +23,7 @@ import typer
 from transformer_kit import logs
 from transformer_kit.errors import TkitError
 
-COMMANDS = ("tokenize", "train", "translate", "evaluate", "ablate", "completion")
+COMMANDS = ("tokenize", "train", "translate", "generate", "classify", "fill-mask", "embed", "evaluate", "ablate", "convert", "completion")
 INTERRUPTED, PIPE_CLOSED = 130, 141
 COMPLETE = "__complete"  # what the shells' completion functions call
 DEBUG_VARIABLE = "TKIT_DEBUG"
@@ -52,7 +52,8 @@ def make_app() -> typer.Typer:
     )
     app.callback()(_root)
     for name in COMMANDS:
-        command = getattr(importlib.import_module(f"transformer_kit.cli.{name}"), name)
+        word = name.replace("-", "_")
+        command = getattr(importlib.import_module(f"transformer_kit.cli.{word}"), word)
         app.command(name)(guarded(command))
     return app
 

@@ -14,6 +14,10 @@ KINDS = {
     "sentencepiece": "transformer_kit.data.sentencepiece_tokenizer.SentencePieceTokenizer",
     "char": "transformer_kit.data.symbol_tokenizers.CharTokenizer",
     "byte": "transformer_kit.data.symbol_tokenizers.ByteTokenizer",
+    "tokenizers": "transformer_kit.data.tokenizers_imported.JsonTokenizer",
+    "spiece": "transformer_kit.data.tokenizers_imported.PieceTokenizer",
+    "marian": "transformer_kit.data.tokenizers_imported.MarianTokenizer",
+    "llama2c": "transformer_kit.data.llama2c_tokenizer.Llama2cTokenizer",
 }
 
 

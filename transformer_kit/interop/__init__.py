@@ -1,0 +1,1 @@
+"""Weights and configurations of other libraries: plain dicts and tensors in and out."""
