@@ -183,7 +183,9 @@ class TestCorruptSpans:
     def test_unused_ids_of_any_type(self) -> None:
         """Rows mapped from 16-bit files take ids beyond them."""
         rows = Ragged(np.arange(20, dtype=np.uint16), offsets_of(np.array([20])))
-        inputs, targets = corrupt_spans(rows, seeds(1), density=0.3, mean_length=3.0, sentinels=np.array([70000, 70001]))
+        inputs, targets = corrupt_spans(
+            rows, seeds(1), density=0.3, mean_length=3.0, sentinels=np.array([70000, 70001])
+        )
         assert inputs.flat.max() == 70000
         assert targets.flat.max() == 70001
 
@@ -201,6 +203,7 @@ class TestInfill:
             after = iter(row)
             assert all(token in after for token in kept)  # a subsequence
             assert (MASK in given) == bool(row)
+            assert len(given) <= len(row)
 
     def test_spans_are_poisson(self) -> None:
         """Rows of distinct tokens tell how many tokens each mask stands for; the cut ones weigh little in long rows."""
@@ -220,13 +223,13 @@ class TestInfill:
             assert abs(lengths.count(k) / draws - p) < 4.5 * math.sqrt(p * (1 - p) / draws) + 0.002
 
     def test_masks_may_stand_anywhere(self) -> None:
-        """3 tokens, 1 removed: all three are, equally often; and a mask may stand before, between and behind."""
+        """3 tokens, 1 removed: each of them as often, and its mask stands anywhere, before, between and behind."""
         rows = from_lists([[20, 30, 40]] * 3000)
         given = lists(infill(rows, seeds(3000), rate=0.3, mean_length=3.0, mask=MASK))
         for token in (20, 30, 40):
             assert within_chance(sum(token not in row for row in given), 3000, 1 / 3)
-        assert {row[0] for row in given} >= {MASK, 20, 30}
-        assert max(map(len, given)) > 3
+        for place in range(3):
+            assert within_chance(sum(row[place] == MASK for row in given), 3000, 1 / 3)
 
 
 @pytest.mark.parametrize("kind", ["mask", "spans", "infill"])

@@ -75,7 +75,7 @@ def _slot(slot: str, name: str) -> dict[str, Any]:
 
 def text(*lengths: int, seed: int = 3) -> Ragged:
     """Rows of ordinary ids; a row's tokens depend on its length alone."""
-    return fromlists([np.random.default_rng([seed, n]).choice(TEXT, n).tolist() for n in lengths])
+    return from_lists([np.random.default_rng([seed, n]).choice(TEXT, n).tolist() for n in lengths])
 
 
 def documents(*lengths: int) -> TextRows:
@@ -91,7 +91,7 @@ def packed() -> TextRows:
     number = [n for n, row in enumerate(own) for _ in row]
     spans = (0, 21), (20, len(flat))
     blocks, numbers = ([each[a:b] for a, b in spans] for each in (flat, number))
-    return TextRows(fromlists(blocks), fromlists(numbers), np.array([5, 6]), np.arange(2), packed=True)
+    return TextRows(from_lists(blocks), from_lists(numbers), np.array([5, 6]), np.arange(2), packed=True)
 
 
 def labelled(*lengths: int, pairs: bool = False) -> LabelRows:

@@ -109,9 +109,7 @@ def test_left_padding_changes_nothing(family: str) -> None:
     model = adapted(objective(), toy(family))
     batch = objective().collate(labelled(*LENGTHS))
     left = pad([torch.tensor(row) for row in real(batch.target.ids, batch.target.valid)], SPECIALS.pad, "left")
-    torch.testing.assert_close(
-        model(replace(batch, target=left)).hidden, model(batch).hidden, rtol=1e-9, atol=1e-11
-    )
+    torch.testing.assert_close(model(replace(batch, target=left)).hidden, model(batch).hidden, rtol=1e-9, atol=1e-11)
 
 
 @every_family
@@ -187,7 +185,7 @@ def test_a_fresh_head() -> None:
 
 
 def test_it_predicts_no_tokens() -> None:
-    model = objective().adapt(toy("decoder_only"), CLASSES)
+    model = objective().adapt(toy("decoder_only"), CLASSES).double()
     with pytest.raises(ConfigError, match="tkit classify"):
         model.output()
     logits = model(objective().collate(labelled(3))).hidden

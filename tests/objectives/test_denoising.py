@@ -145,6 +145,17 @@ def test_two_steps(kind: str) -> None:
 
 
 @both
+def test_no_row_is_longer_than_told(kind: str) -> None:
+    for rows in (documents(*range(1, 60)), replace(documents(60), packed=True)):
+        batch = objective(kind).collate(rows)
+        assert batch.source is not None
+        longest = objective(kind).longest(59, rows.packed)
+        assert batch.source.shape[1] <= longest
+        assert batch.target.shape[1] <= longest
+        assert kind == "t5" or batch.target.shape[1] == longest
+
+
+@both
 def test_rows_without_text(kind: str) -> None:
     """Only their ends are predicted."""
     rows = TextRows(from_lists([[], [7]]), None, np.array([1, 2]), np.arange(2), packed=False)

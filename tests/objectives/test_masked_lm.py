@@ -147,6 +147,11 @@ def test_two_steps() -> None:
     check_two_steps(objective(), toy("encoder_only", head="mlm"), objective().collate(documents(*LENGTHS)))
 
 
+def test_no_row_is_longer_than_told() -> None:
+    assert objective().collate(documents(*LENGTHS)).target.shape[1] == objective().longest(17, packed=False)
+    assert objective().collate(packed()).target.shape[1] == objective().longest(20, packed=True)
+
+
 def test_rows_without_text() -> None:
     """They count nothing, and the loss of nothing is 0."""
     rows = TextRows(from_lists([[], [SPECIALS.bos]]), None, np.array([1, 2]), np.arange(2), packed=False)

@@ -101,7 +101,7 @@ def infill(rows: Ragged, seeds: Ints, *, rate: float, mean_length: float, mask: 
     """Replace spans of each row by one mask each; where a span has no tokens, a mask is put in.
 
     Span lengths are drawn from Poisson(mean_length) until they cover `rate` of the row (one token at least), the last
-    one cut to fit; the spans then stand in random order, anywhere among the tokens that are left.
+    one cut to fit; the spans then stand in random order, anywhere among the tokens that are left. No row gets longer.
 
     Args:
         rows: ids.
@@ -130,23 +130,22 @@ def _poisson_spans(seeds: Ints, budget: Ints, mean: float) -> tuple[NDArray[np.i
     """Draws from Poisson(mean) up to the one with which their sum reaches the budget, which is cut to it.
 
     A draw is 0 with probability exp(−mean); so before each positive draw stands a geometric number of zeros, and a row
-    needs at most as many positive draws as its budget.
+    needs at most as many positive draws as its budget. Zeros that would make the draws more than the budget are left
+    out, so that no row gets longer.
 
     Returns:
         (rows,) how many draws each row has, and (Σ draws,) the draws.
     """
     sizes = np.searchsorted(_positive_poisson(mean), uniform(seeds, budget, 0), side="right") + 1
     zeros = (-np.log(uniform(seeds, budget, 1)) / mean).astype(np.int64)
-    total = np.cumsum(sizes)
-    before = total - sizes
-    firsts = np.cumsum(budget) - budget  # each row's first draw
-    before -= np.repeat(np.append(before, 0)[firsts], budget)
-    needed = before < np.repeat(budget, budget)
-    sizes = np.minimum(sizes, np.repeat(budget, budget) - before)[needed]
-    draws = zeros[needed] + 1
-    values = np.zeros(draws.sum(), np.int64)
-    values[np.cumsum(draws) - 1] = sizes
-    return np.bincount(_owners(budget)[needed], draws, len(budget)).astype(np.int64), values
+    left = np.repeat(budget, budget) - _before(sizes, budget)
+    needed = left > 0
+    sizes, zeros = np.minimum(sizes, left)[needed], zeros[needed]
+    positive = np.bincount(_owners(budget)[needed], minlength=len(budget))
+    zeros = np.clip(np.repeat(budget - positive, positive) - _before(zeros, positive), 0, zeros)
+    values = np.zeros((zeros + 1).sum(), np.int64)
+    values[np.cumsum(zeros + 1) - 1] = sizes
+    return np.bincount(_owners(positive), zeros + 1, len(budget)).astype(np.int64), values
 
 
 def _positive_poisson(mean: float) -> NDArray[np.float64]:
@@ -161,6 +160,13 @@ def _marked(ids: Ints, keep: Bools, places: Ints, marks: Ints) -> NDArray[np.int
     keep, marked = keep.copy(), ids.astype(np.int64)
     keep[places], marked[places] = True, marks
     return marked[keep]
+
+
+def _before(values: Ints, lengths: Ints) -> NDArray[np.int64]:
+    """The sum of the values before each one in its row."""
+    sums = np.cumsum(values) - values
+    firsts = np.cumsum(lengths) - lengths
+    return sums - np.repeat(np.append(sums, 0)[firsts], lengths)
 
 
 def _owners(lengths: Ints) -> NDArray[np.int64]:

@@ -45,7 +45,8 @@ class Classifier(Model):
 
     def __init__(self, body: Model, classes: int, pooling: Pooling, pooler: bool, dropout: float) -> None:
         assert isinstance(body, EncoderOnly | DecoderOnly | EncoderDecoder)
-        super().__init__(NoHead())
+        super().__init__()
+        self.head = NoHead()
         self.body, self.pooling = body, pooling
         self.shares_pooler = pooler and pooling == "first" and isinstance(body, EncoderOnly) and body.pooler is not None
         self.pooler = _fresh(body.dim, body.dim) if pooler and not self.shares_pooler else None

@@ -55,6 +55,15 @@ class Objective(nn.Module):
         """
         return model
 
+    def longest(self, length: int, packed: bool) -> int:
+        """The most cells of a row, source or target, that `collate` makes of documents.
+
+        Args:
+            length: `data.length`: the most tokens of a row that is not packed, one less than those of a block.
+            packed: whether the rows are blocks.
+        """
+        return length
+
     def collate(self, rows: TextRows | LabelRows) -> Batch:
         """The batch of some rows. Pairs need none: `data/batching.py` makes theirs."""
         raise NotImplementedError

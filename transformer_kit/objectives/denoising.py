@@ -26,6 +26,9 @@ class Denoising(NoisyObjective):
         """Inputs and targets, without BOS and EOS."""
         raise NotImplementedError
 
+    def longest(self, length: int, packed: bool) -> int:
+        return length + 1
+
     def collate(self, rows: TextRows | LabelRows) -> Batch:
         assert isinstance(rows, TextRows)
         own = self.specials
@@ -80,9 +83,7 @@ class SpanCorruption(Denoising):
         self.sentinels = np.array(specials.sentinels, np.int64)
 
     def noised(self, text: Ragged, seeds: Ints) -> tuple[Ragged, Ragged]:
-        return corrupt_spans(
-            text, seeds, density=self.density, mean_length=self.mean_length, sentinels=self.sentinels
-        )
+        return corrupt_spans(text, seeds, density=self.density, mean_length=self.mean_length, sentinels=self.sentinels)
 
 
 class Infilling(Denoising):

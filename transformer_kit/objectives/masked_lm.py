@@ -58,6 +58,9 @@ class MaskedLM(NoisyObjective):
         if specials.unk is not None:
             self.ordinary[specials.unk] = False
 
+    def longest(self, length: int, packed: bool) -> int:
+        return length if packed else length + 2
+
     def collate(self, rows: TextRows | LabelRows) -> Batch:
         assert isinstance(rows, TextRows)
         assert self.specials.mask is not None
