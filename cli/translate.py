@@ -53,11 +53,16 @@ def translate(
     """
     from transformer_kit.tasks.translate import translate as task
 
-    with _source(source) as lines, sink(output) as out:
+    with source_lines(source) as lines, sink(output) as out:
         task(model, lines, out, overrides=overrides or [], checkpoint=checkpoint, tag=tag, scores=scores)
 
 
-def _source(path: Path | None) -> contextlib.AbstractContextManager[BinaryIO]:
+def source_lines(path: Path | None) -> contextlib.AbstractContextManager[BinaryIO]:
+    """The lines of a file, plain or gzip, or of stdin.
+
+    Raises:
+        DataError: there is nothing to read.
+    """
     if path is None:
         if sys.stdin is None:
             raise DataError("stdin is closed: give -i FILE, or text through a pipe")

@@ -17,13 +17,13 @@ from transformer_kit.errors import DataError
 def test_text_may_be_packed(tmp_path: Path, packed: bool) -> None:
     path, text = tmp_path / "x.en", b"one\ntwo\n"
     path.write_bytes(gzip.compress(text) if packed else text)
-    with command._source(path) as lines:
+    with command.source_lines(path) as lines:
         assert lines.read() == text
 
 
 @pytest.mark.parametrize("name", ["absent", "."])
 def test_what_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match=str(tmp_path)), command._source(tmp_path / name):
+    with pytest.raises(DataError, match=str(tmp_path)), command.source_lines(tmp_path / name):
         pass
 
 
@@ -31,7 +31,7 @@ def test_closed_streams_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", None)
     monkeypatch.setattr("sys.stdout", None)
     with pytest.raises(DataError, match="stdin is closed"):
-        command._source(None)
+        command.source_lines(None)
     with pytest.raises(DataError, match="stdout is closed"), command.sink(None):
         pass
 

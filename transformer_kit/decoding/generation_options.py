@@ -1,4 +1,4 @@
-"""The options of generation: what `generation.*` in a config means. No torch here, so that configs are checked at once."""
+"""The options of generation: what `generation.*` in a config means. No torch here: configs are checked at once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class GenerationOptions:
     most probable of these that together hold `top_p`; one of them is drawn.
 
     Attributes:
-        max_new_tokens: the most tokens of a continuation, its end token included; prompt and continuation together never
-            hold more than `model.max_length`.
+        max_new_tokens: the most tokens of a continuation, its end token included; prompt and continuation together
+            never hold more than `model.max_length`.
         min_new_tokens: the fewest tokens before an end token. Stop strings end a text all the same.
         repetition_penalty: logits of tokens that prompt or continuation hold already are divided by this where they are
             positive and multiplied where they are negative; 1 is off, above 1 discourages.
         temperature: logits are divided by this; 0 takes the best token every time.
         top_k: how many of the best tokens may be drawn; 0 is off.
-        top_p: draw from the fewest best tokens whose probabilities sum to at least this; 1 is off, 0 takes the best one.
+        top_p: draw from the fewest best tokens whose probabilities sum to at least this; 1 is off, 0 takes the best.
         stop: a continuation ends where one of these strings begins, and leaves it out.
         num_samples: continuations of each prompt.
         seed: of the draws; a result depends on the seed, the number of its line, its sample and its prompt, and on
@@ -68,7 +68,9 @@ class GenerationOptions:
             if getattr(self, key) < least:
                 found.append((key, f"is {getattr(self, key)}; at least {least} is needed"))
         if self.min_new_tokens > self.max_new_tokens >= 1:
-            found.append(("min_new_tokens", f"is {self.min_new_tokens}, more than max_new_tokens={self.max_new_tokens}"))
+            found.append(
+                ("min_new_tokens", f"is {self.min_new_tokens}, more than max_new_tokens={self.max_new_tokens}")
+            )
         if not (isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
             found.append(("repetition_penalty", f"is {self.repetition_penalty}; a number above 0 is needed (1: off)"))
         if not (isfinite(self.temperature) and self.temperature >= 0):

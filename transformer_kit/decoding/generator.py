@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from transformer_kit.decoding.generation_options import GenerationOptions
+from transformer_kit.decoding.lines import Counted
 from transformer_kit.decoding.prompts import Marks, Reader
 from transformer_kit.decoding.sampling import next_tokens, penalise
 from transformer_kit.decoding.stopping import certain, first_stop
@@ -30,7 +31,9 @@ from transformer_kit.logs import get_logger
 
 log = get_logger(__name__)
 
-_CONTEXT = 16  # tokens of the prompt that a continuation is decoded with: whether it begins with a space depends on them
+_CONTEXT = (
+    16  # tokens of the prompt that a continuation is decoded with: whether it begins with a space depends on them
+)
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,8 @@ class Generator:
     def stream(self, prompt: str) -> Iterator[str]:
         """The first continuation of one prompt, piece by piece; the pieces together are the text of `generate`.
 
-        A piece never ends within a character, nor where a stop string may have begun.
+        A piece never ends within a character, nor where a stop string may have begun. Where later
+        tokens change what was shown (Moses), the whole text follows on a line of its own.
         """
         problems = _Problems()
         rows = [row for row in self._rows([prompt], 0, problems) if row is not None][:1]
@@ -143,9 +147,12 @@ class Generator:
         for _ in self._decode(rows, every_step=True):
             (row,) = rows
             text = row.text if row.finish else certain(row.text, self.options.stop)
-            if len(text) > len(shown) and text.startswith(shown):
-                yield text[len(shown) :]
+            if text.startswith(shown):
+                if text != shown:
+                    yield text[len(shown) :]
                 shown = text
+            elif row.finish:
+                yield "\n" + text
 
     def _chunk(self, prompts: Sequence[str], seen: int, problems: _Problems) -> Iterator[list[Generation]]:
         """The results of one chunk; a prefix that is complete is yielded before the rest is made."""
@@ -302,24 +309,12 @@ def _result(row: _Row | None) -> Generation:
 
 
 @dataclass
-class _Counted:
-    """How many lines something happened to, and the first of them."""
-
-    count: int = 0
-    first: int = 0
-
-    def add(self, line: int) -> None:
-        self.first = self.first or line
-        self.count += 1
-
-
-@dataclass
 class _Problems:
     """Lines that could not be answered, or not as they are."""
 
-    empty: _Counted = field(default_factory=_Counted)
-    full: _Counted = field(default_factory=_Counted)
-    cut: _Counted = field(default_factory=_Counted)
+    empty: Counted = field(default_factory=Counted)
+    full: Counted = field(default_factory=Counted)
+    cut: Counted = field(default_factory=Counted)
 
     def report(self, limit: int) -> None:
         for found, message in (

@@ -60,7 +60,7 @@ def line_pipe(
     lines = _Text()
     try:
         for text in answer(map(lines.decode, line_chunks(source, most))):
-            _write(sink, text.encode("utf-8", errors="replace"))
+            write(sink, text.encode("utf-8", errors="replace"))
             answered += 1
     except BrokenPipeError:
         _silence(sink)
@@ -70,7 +70,13 @@ def line_pipe(
     return answered
 
 
-def _write(sink: BinaryIO, data: bytes) -> None:
+def write(sink: BinaryIO, data: bytes) -> None:
+    """Write and flush.
+
+    Raises:
+        BrokenPipeError: the reader went away.
+        DataError: the output cannot be written.
+    """
     try:
         sink.write(data)
         sink.flush()

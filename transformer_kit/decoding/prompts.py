@@ -111,5 +111,3 @@ class SourceReader:
 
     def step(self, last: Tensor, state: Any) -> Tensor:
         return self.scorer.step(last, state)
-
-

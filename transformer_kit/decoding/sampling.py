@@ -77,9 +77,7 @@ def shape(logits: Tensor, options: GenerationOptions) -> Tensor:
         logits: (R, V), penalty applied and barred tokens at minus infinity.
         options: with a temperature above 0.
     """
-    return keep_top_p(
-        keep_top_k(with_temperature(logits.double(), options.temperature), options.top_k), options.top_p
-    )
+    return keep_top_p(keep_top_k(with_temperature(logits.double(), options.temperature), options.top_k), options.top_p)
 
 
 def draw(logits: Tensor, uniform: Tensor) -> Tensor:
