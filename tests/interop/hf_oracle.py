@@ -13,9 +13,9 @@ from torch import Tensor
 
 from transformer_kit.batch import Batch, Tokens, pad
 from transformer_kit.config.build import build_model
+from transformer_kit.interop.foreign import Foreign
 from transformer_kit.interop.layout import Layout
 from transformer_kit.interop.layouts import layout_of
-from transformer_kit.interop.options import Foreign
 from transformer_kit.models.base import Model
 from transformer_kit.training.weights import fill
 

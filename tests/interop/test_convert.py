@@ -18,8 +18,8 @@ from transformer_kit.config.build import build_model
 from transformer_kit.data.tokenizer import Tokenizers
 from transformer_kit.errors import CheckpointError, ConfigError, RunError
 from transformer_kit.interop.files import read_config, read_tensors, write_folder
+from transformer_kit.interop.foreign import Foreign
 from transformer_kit.interop.layouts import LAYOUTS, layout_of
-from transformer_kit.interop.options import Foreign
 from transformer_kit.tasks import convert
 from transformer_kit.tasks.load import load
 from transformer_kit.training.weights import unique_tensors

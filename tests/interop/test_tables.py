@@ -9,8 +9,8 @@ import torch
 
 from transformer_kit.config.build import build_model
 from transformer_kit.errors import CheckpointError, ConfigError
+from transformer_kit.interop.foreign import Foreign
 from transformer_kit.interop.layouts import LAYOUTS, layout_named, layout_of
-from transformer_kit.interop.options import Foreign
 from transformer_kit.interop.rope import halves
 from transformer_kit.interop.tables import Names, Piece, Rule, to_ours, to_theirs
 from transformer_kit.training.weights import unique_tensors

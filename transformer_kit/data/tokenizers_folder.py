@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_kit.batch import Specials
 from transformer_kit.data.tokenizer import Tokenizers
 from transformer_kit.data.tokenizers_imported import (
     JsonTokenizer,
@@ -22,6 +21,7 @@ from transformer_kit.data.tokenizers_imported import (
     piece_model,
 )
 from transformer_kit.errors import DataError
+from transformer_kit.specials import Specials
 
 ABOUT_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 PIECE_FILES = ("spiece.model", "tokenizer.model")
@@ -106,7 +106,7 @@ def _marian(folder: Path, model: Model) -> Tokenizers:
         piece_model(spm, f"{side}.spm")
         about = description("marian", specials, files=_about_files(folder), name=f"{side}.spm", vocab_name=vocab_name)
         made.append(MarianTokenizer(marian_model(spm, vocab), about))
-    return Tokenizers(*made, joint=not separate)
+    return Tokenizers(made[0], made[1], joint=not separate)
 
 
 def _vocab(path: Path) -> dict[str, int]:

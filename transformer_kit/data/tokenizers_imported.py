@@ -17,10 +17,10 @@ from typing import Any, Self
 
 import sentencepiece
 
-from transformer_kit.batch import Specials
 from transformer_kit.data.text_rules import TextRule
 from transformer_kit.data.tokenizer import Tokenizer
 from transformer_kit.errors import DataError
+from transformer_kit.specials import Specials
 
 AS_IT_IS = TextRule(language="en", normalize=False, tokenize=False, lowercase=False)
 LANGUAGE = re.compile(r">>[^<>]*<<")  # what a Marian model of several languages reads first

@@ -8,8 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from transformer_kit.interop import options as make
+from transformer_kit.interop.foreign import Foreign, activation_name
 from transformer_kit.interop.layout import Extent, Layout, one_stack
-from transformer_kit.interop.options import NN, Foreign, Plain, Sizes, sizes
+from transformer_kit.interop.options import NN, Plain, Sizes, sizes
 from transformer_kit.interop.tables import Names, Piece, Rule, linear, matrix, norm
 
 EPS = 1e-5  # of every norm; no configuration says it
@@ -75,7 +76,7 @@ class Bart(Layout):
             "encoder_attention_heads": options["num_heads"],
             "decoder_attention_heads": options["num_heads"],
             "max_position_embeddings": options["max_length"],
-            "activation_function": make.activation_name(options["feedforward"].get("activation", "gelu")),
+            "activation_function": activation_name(options["feedforward"].get("activation", "gelu")),
             "scale_embedding": options["embedding"]["scale"],
             "tie_word_embeddings": options["tie"] in ("three_way", "output"),
             "dropout": rates["residual"],

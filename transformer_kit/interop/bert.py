@@ -8,8 +8,9 @@ from dataclasses import replace
 from torch import Tensor
 
 from transformer_kit.interop import options as make
-from transformer_kit.interop.layout import Extent, Layout, one_stack
-from transformer_kit.interop.options import Foreign, Plain, Sizes, sizes
+from transformer_kit.interop.foreign import Foreign, activation_name
+from transformer_kit.interop.layout import CLASSIFIER, Extent, Layout, one_stack
+from transformer_kit.interop.options import Plain, Sizes, sizes
 from transformer_kit.interop.tables import Names, Piece, Rule, has, linear, matrix, norm
 
 BUFFERS = r"(bert\.|roberta\.)?embeddings\.(position_ids|token_type_ids)"
@@ -28,10 +29,12 @@ class Bert(Layout):
     )
     model_types = ("bert",)
     family = "encoder_only"
-    masked, bare_model = ("BertForMaskedLM", "BertForPreTraining"), "BertModel"
+    masked: tuple[str, ...] = ("BertForMaskedLM", "BertForPreTraining")
+    bare_model = "BertModel"
     classifier = "BertForSequenceClassification"
     stem = "bert"
     pad_id = 0
+    classifiers = True
 
     def read(self, hf: Foreign, tensors: Collection[str] | None) -> Plain:
         kind = self.kind(hf)
@@ -90,7 +93,7 @@ class Bert(Layout):
             "intermediate_size": options["d_ff"],
             "num_hidden_layers": options["encoder"]["layers"],
             "num_attention_heads": options["num_heads"],
-            "hidden_act": make.activation_name(options["feedforward"].get("activation", "gelu")),
+            "hidden_act": activation_name(options["feedforward"].get("activation", "gelu")),
             "max_position_embeddings": options["max_length"] + self.pad_id + 1
             if self.pad_id
             else options["max_length"],
@@ -106,8 +109,13 @@ class Bert(Layout):
         return found
 
     def prepared(self, options: Plain, state: Mapping[str, Tensor]) -> tuple[Plain, Mapping[str, Tensor]]:
-        """A model without segments is one with a single segment, whose vector is zero."""
-        body = "body." if "classifier.weight" in state else ""
+        """No segments are one segment whose vector is zero; a classifier needs no other head."""
+        body = "body." if CLASSIFIER in state else ""
+        if body:
+            options = options | {"head": make.no_head(), "pooler": True}
+            state = {
+                _pooler_of_body(name): tensor for name, tensor in state.items() if not name.startswith("body.head.")
+            }
         if not options["embedding"]["types"] and f"{body}embedding.weight" in state:
             options = options | {"embedding": options["embedding"] | {"types": 1}}
             zero = state[f"{body}embedding.weight"].new_zeros(1, options["d_model"])
@@ -122,9 +130,9 @@ class Bert(Layout):
         return one_stack(hf, 30522, classes)
 
     def extent_of(self, state: Mapping[str, Tensor]) -> Extent:
-        if "classifier.weight" in state:
+        if CLASSIFIER in state:
             rows = len(state["body.embedding.weight"])
-            return Extent(rows, rows, len(state["classifier.weight"]))
+            return Extent(rows, rows, len(state[CLASSIFIER]))
         rows = len(state["embedding.weight"])
         return Extent(rows, rows)
 
@@ -209,6 +217,11 @@ class Roberta(Bert):
 
     def classifier_name(self) -> str:
         return "classifier.out_proj"
+
+
+def _pooler_of_body(name: str) -> str:
+    """A classifier may have a pooler of its own where its body has none."""
+    return f"body.{name}" if name.startswith("pooler.") else name
 
 
 def _block(ours: str, theirs: str, found: Sizes) -> Iterator[Rule]:

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from torch import Tensor
 
 from transformer_kit.interop import options as make
+from transformer_kit.interop.foreign import Foreign, activation_name
 from transformer_kit.interop.layout import Extent, Layout, one_stack
-from transformer_kit.interop.options import Foreign, Plain, Sizes, sizes
+from transformer_kit.interop.options import Plain, Sizes, sizes
 from transformer_kit.interop.tables import Names, Piece, Rule, matrix, norm, vector
 
 
@@ -56,7 +57,7 @@ class GPT2(Layout):
             "n_layer": options["decoder"]["layers"],
             "n_head": options["num_heads"],
             "n_inner": options["d_ff"],
-            "activation_function": make.activation_name(options["feedforward"].get("activation", "gelu_tanh")),
+            "activation_function": activation_name(options["feedforward"].get("activation", "gelu_tanh")),
             "layer_norm_epsilon": options["norm"].get("eps", 1e-5),
             "scale_attn_weights": options["attention"].get("scale") is None,
             "tie_word_embeddings": options["tie"] != "none",

@@ -10,8 +10,12 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from transformer_kit.errors import ConfigError
-from transformer_kit.interop.options import Foreign, Plain, check_holds
+from transformer_kit.interop.foreign import Foreign
+from transformer_kit.interop.holds import check_holds
+from transformer_kit.interop.options import Plain
 from transformer_kit.interop.tables import Names, Rule, to_ours, to_theirs
+
+CLASSIFIER = "classifier.weight"  # in the state of a model that tells classes apart
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,13 @@ class Layout(ABC):
         names: how its tensors are called besides the rules.
         model_types: values of `model_type` in its configurations.
         family: of the models that it holds.
+        classifiers: whether it holds classifiers on top of them.
     """
 
     names: ClassVar[Names]
     model_types: ClassVar[tuple[str, ...]]
     family: ClassVar[str]
+    classifiers: ClassVar[bool] = False
 
     @abstractmethod
     def read(self, hf: Foreign, tensors: Collection[str] | None) -> Plain:
@@ -98,6 +104,8 @@ class Layout(ABC):
             raise ConfigError(
                 f"model.family={model_options['family']}: the {self.names.layout} layout holds {self.family} models"
             )
+        if CLASSIFIER in state and not self.classifiers:
+            raise ConfigError(f"this model tells classes apart: the {self.names.layout} layout holds none such here")
         options, state = self.prepared(dict(model_options), state)
         extent = self.extent_of(state)
         hf_config, rules = self.write(options, extent), self.rules(options, extent)

@@ -8,8 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from transformer_kit.interop import options as make
+from transformer_kit.interop.foreign import Foreign, activation_name
 from transformer_kit.interop.layout import Extent, Layout, one_stack
-from transformer_kit.interop.options import Foreign, Plain, Sizes, sizes
+from transformer_kit.interop.options import Plain, Sizes, sizes
 from transformer_kit.interop.rope import plain_of_ntk, read_rope, swap_qkv, write_rope
 from transformer_kit.interop.tables import Names, Piece, Rule, linear, matrix, norm
 
@@ -75,7 +76,7 @@ class Llama(Layout):
             "num_attention_heads": heads,
             "num_key_value_heads": attention.get("num_kv_heads") or heads,
             "head_dim": options.get("head_dim") or options["d_model"] // heads,
-            "hidden_act": make.activation_name(options["feedforward"].get("activation", "silu")),
+            "hidden_act": activation_name(options["feedforward"].get("activation", "silu")),
             "max_position_embeddings": options["max_length"],
             "rms_norm_eps": options["norm"].get("eps", 1e-6),
             "tie_word_embeddings": options["tie"] != "none",

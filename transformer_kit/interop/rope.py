@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from transformer_kit.errors import ConfigError
-from transformer_kit.interop.options import NN, Foreign, Plain
+from transformer_kit.interop.foreign import Foreign
+from transformer_kit.interop.options import NN, Plain
 
 PLAIN = f"{NN}.position.rotary.Rotary"
 SCALED = f"{NN}.position.rotary_scaling"

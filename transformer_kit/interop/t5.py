@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from torch import Tensor
 
 from transformer_kit.interop import options as make
+from transformer_kit.interop.foreign import ACTIVATIONS, Foreign, activation_name
 from transformer_kit.interop.layout import Extent, Layout, one_stack
-from transformer_kit.interop.options import NN, Foreign, Plain, Sizes, sizes
+from transformer_kit.interop.options import NN, Plain, Sizes, sizes
 from transformer_kit.interop.tables import Names, Piece, Rule, linear, matrix, norm
 
 GATED = "gated-"
@@ -56,7 +57,7 @@ class T5(Layout):
 
     def write(self, options: Plain, extent: Extent) -> Plain:
         feedforward, position = options["feedforward"], options["position"]
-        activation = make.activation_name(feedforward.get("activation", "relu"))
+        activation = activation_name(feedforward.get("activation", "relu"))
         if feedforward["_target_"].endswith(".Gated"):
             activation = GATED + ("gelu" if activation == "gelu_new" else activation)
         return {
@@ -108,12 +109,12 @@ def _feedforward(hf: Foreign) -> Plain:
     """Dense or gated; `gated-gelu` means the tanh approximation, as published."""
     kind = hf.get("feed_forward_proj", "relu")
     name = kind.removeprefix(GATED) if isinstance(kind, str) else kind
-    if not isinstance(kind, str) or name not in make.ACTIVATIONS:
-        known = ", ".join(make.ACTIVATIONS)
+    if not isinstance(kind, str) or name not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
         raise hf.refuse("feed_forward_proj", kind, f"must be an activation or {GATED}ACTIVATION; there are {known}")
     if kind == f"{GATED}gelu":
         return make.gated("gelu_tanh", False)
-    activation = make.ACTIVATIONS[name]
+    activation = ACTIVATIONS[name]
     return make.gated(activation, False) if kind.startswith(GATED) else make.dense(activation, False)
 
 

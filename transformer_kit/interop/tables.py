@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -138,7 +138,7 @@ def dropped(tensors: Mapping[str, Tensor], names: Names) -> list[str]:
     return sorted(name for name in tensors if _matches(name, names.dropped))
 
 
-def has(names: Sequence[str] | Mapping[str, Tensor], wanted: str, prefixes: Sequence[str] = ()) -> bool:
+def has(names: Collection[str], wanted: str, prefixes: Sequence[str] = ()) -> bool:
     """Whether a file holds a tensor, with or without a prefix."""
     return any(spelling in names for spelling in _spellings(wanted, prefixes))
 

@@ -26,9 +26,10 @@ from transformer_kit.data.tokenizers_folder import Model, read_tokenizers
 from transformer_kit.data.tokenizers_imported import description
 from transformer_kit.errors import CheckpointError, ConfigError, DataError, RunError
 from transformer_kit.interop import files, llama2c
+from transformer_kit.interop.foreign import Foreign
 from transformer_kit.interop.layout import Layout
 from transformer_kit.interop.layouts import LAYOUTS, layout_named, layout_of
-from transformer_kit.interop.options import Foreign, Plain
+from transformer_kit.interop.options import Plain
 from transformer_kit.interop.tables import dropped
 from transformer_kit.logs import get_logger
 from transformer_kit.tasks.foreign_tokenizer import tokenizer_files
@@ -118,6 +119,7 @@ def export_model(run: Path, output: Path, layout: str | None = None, checkpoint:
     config, tokenizers = load_run(run, check=False), run_tokenizers(run)
     if tokenizers is None:
         raise RunError(f"{run} has no tokenizer yet: its training has not started")
+    _check_classifier(config)
     state = load_tensors(run_weights(run, config, checkpoint))
     options = config.plain()["model"]
     chosen, hf_config, tensors = _written(run, state, options, layout)
@@ -237,6 +239,23 @@ def _written(
         except ConfigError as error:
             problems += error.problems
     raise ConfigError(problems)
+
+
+def _check_classifier(config: Config) -> None:
+    """Refuse a classifier that does not pool as BERT and RoBERTa do, which no option of the model says.
+
+    Raises:
+        ConfigError: it pools another way.
+    """
+    if config.data.kind != "labels":
+        return
+    objective = config.objective
+    pooling, first = objective.get("pooling"), config.model.family == "encoder_only"
+    if not objective.get("pooler") or pooling not in (("first", None) if first else ("first",)):
+        raise ConfigError(
+            f"objective.pooling={pooling}, objective.pooler={objective.get('pooler')}: a classifier of the bert and "
+            "roberta layouts takes the first state and puts a pooler behind it"
+        )
 
 
 def _ids(tokenizers: Tokenizers, family: str) -> Plain:
