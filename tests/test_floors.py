@@ -20,17 +20,18 @@ FLOORS = {
     "evaluation": 3,
     "interop": 3,
     "objectives": 2,
-    "data": 2,
     "models": 1,
+    "data": 1,
     "nn": 0,
     "errors": 0,
     "logs": 0,
     "shapes": 0,
     "batch": 0,
+    "specials": 0,
     "console": 0,
 }
-# Siblings of floor 2: objectives may see models, data may not (they meet in a Batch).
-FORBIDDEN = {("objectives", "data"), ("data", "objectives"), ("data", "models"), ("data", "nn")}
+# Siblings of floor 1: models and data know nothing of each other; they meet in an objective, and in a Batch.
+FORBIDDEN = {("models", "data"), ("data", "models"), ("data", "nn")}
 COMPOSERS = {f"{PACKAGE}.config.compose", f"{PACKAGE}.config.schema"}
 
 

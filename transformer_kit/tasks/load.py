@@ -10,14 +10,15 @@ from typing import Any
 
 import torch
 
-from transformer_kit.config.build import build_model
+from transformer_kit.config.build import build_model, build_objective
 from transformer_kit.config.run_folder import read_result
 from transformer_kit.config.saved import load_run
 from transformer_kit.config.schema import Config
 from transformer_kit.data.tokenizer import Tokenizers
 from transformer_kit.errors import CheckpointError, RunError
 from transformer_kit.logs import get_logger
-from transformer_kit.models.encoder_decoder import EncoderDecoder
+from transformer_kit.models.base import Model
+from transformer_kit.objectives.base import Objective
 from transformer_kit.training.checkpoint import MODEL, CheckpointStore
 from transformer_kit.training.files import sha256
 from transformer_kit.training.options import METRICS
@@ -29,6 +30,7 @@ log = get_logger(__name__)
 CHECKPOINTS = "checkpoints"
 TOKENIZER = "tokenizer"
 ENVIRONMENT = "environment.json"
+LABELS = "labels.json"
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,17 @@ class Loaded:
         config: as saved, with the overrides given.
         tokenizers: the run's own.
         model: in evaluation mode, on the device of `trainer.device`.
+        objective: what it was trained for.
+        labels: the names of its classes; None where it has none.
         weights: the file that the weights came from.
     """
 
     folder: Path
     config: Config
     tokenizers: Tokenizers
-    model: EncoderDecoder
+    model: Model
+    objective: Objective
+    labels: list[str] | None
     weights: Path
 
 
@@ -69,10 +75,23 @@ def load(run: str | Path, overrides: Sequence[str] = (), checkpoint: str | None 
     tokenizers = run_tokenizers(folder)
     if tokenizers is None:
         raise RunError(f"{folder} has no tokenizer yet: its training has not started; run the same `tkit train` again")
-    model = build_model(config.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
-    weights = _weights(folder, config, checkpoint)
+    labels = run_labels(folder)
+    model, objective = assemble(config, tokenizers, labels)
+    weights = run_weights(folder, config, checkpoint)
     load_model(weights, model)
-    return Loaded(folder, config, tokenizers, model.to(resolve_device(config.trainer.device)).eval(), weights)
+    model = model.to(resolve_device(config.trainer.device)).eval()
+    return Loaded(folder, config, tokenizers, model, objective, labels, weights)
+
+
+def assemble(config: Config, tokenizers: Tokenizers, labels: list[str] | None) -> tuple[Model, Objective]:
+    """The model that a configuration trains, with fresh parameters, and its objective.
+
+    Args:
+        labels: the names of the classes in the data, where it has labels.
+    """
+    objective = build_objective(config.objective, specials=tokenizers.target.specials)
+    model = build_model(config.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
+    return objective.adapt(model, None if labels is None else len(labels)), objective
 
 
 def checkpoints(folder: Path, config: Config) -> CheckpointStore:
@@ -98,6 +117,24 @@ def run_tokenizers(folder: Path) -> Tokenizers | None:
     return Tokenizers.load(folder / TOKENIZER, read_environment(folder).get(TOKENIZER))
 
 
+def run_labels(folder: Path) -> list[str] | None:
+    """The names of a run's classes, or None where it has none.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    path = folder / LABELS
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged ({error}): restore the file") from None
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise RunError(f"{path} is damaged: it must be a list of names")
+    return found
+
+
 def read_environment(folder: Path) -> dict[str, Any]:
     """What `environment.json` records; empty where there is none.
 
@@ -117,8 +154,12 @@ def read_environment(folder: Path) -> dict[str, Any]:
 
 
 def model_limit(config: Config) -> int:
-    """The most tokens, BOS or EOS included, that the model takes on one side (`model.max_length`)."""
-    return config.model.max_length
+    """The most tokens, BOS or EOS included, that the model takes on one side.
+
+    `model.max_length`; half of it where source and target share one row.
+    """
+    shared = config.data.kind == "pairs" and config.model.family == "decoder_only"
+    return max(1, config.model.max_length // 2) if shared else config.model.max_length
 
 
 def set_threads(threads: int | None) -> None:
@@ -136,7 +177,8 @@ def _check_digest(folder: Path) -> None:
         )
 
 
-def _weights(folder: Path, config: Config, checkpoint: str | None) -> Path:
+def run_weights(folder: Path, config: Config, checkpoint: str | None = None) -> Path:
+    """The file with the weights of a run; see `load`."""
     store = checkpoints(folder, config)
     if checkpoint is None:
         if (folder / MODEL).is_file():

@@ -14,17 +14,27 @@ from typing import Any
 import torch
 
 from transformer_kit import logs
-from transformer_kit.config.build import build_model, build_objective, count_parameters
+from transformer_kit.config.build import count_parameters
 from transformer_kit.config.run_folder import RunFolder, open_run, write_text
 from transformer_kit.config.schema import Config
 from transformer_kit.console import Progress
-from transformer_kit.data.batching import BatchStream
 from transformer_kit.data.folders import new_folder
-from transformer_kit.data.prepare import Prepared, prepare
+from transformer_kit.data.prepare import prepare
+from transformer_kit.data.streams import training_stream
 from transformer_kit.data.tokenizer import Tokenizers
-from transformer_kit.errors import ConfigError, Interrupted
+from transformer_kit.errors import ConfigError, Interrupted, RunError
 from transformer_kit.logs import get_logger
-from transformer_kit.tasks.load import ENVIRONMENT, TOKENIZER, checkpoints, run_tokenizers, set_threads
+from transformer_kit.tasks.initial import freeze, start_from
+from transformer_kit.tasks.load import (
+    ENVIRONMENT,
+    LABELS,
+    TOKENIZER,
+    assemble,
+    checkpoints,
+    run_labels,
+    run_tokenizers,
+    set_threads,
+)
 from transformer_kit.tasks.validate import Validation
 from transformer_kit.training.average import final_weights
 from transformer_kit.training.checkpoint import MODEL
@@ -41,6 +51,7 @@ log = get_logger(__name__)
 
 METRICS_FILE, LOG_FILE = "metrics.jsonl", "train.log"
 HYPOTHESES = "validation.hypotheses"  # translations of the validation data by the final model
+SAMPLES = {"pairs": "pairs", "documents": "documents", "labels": "examples"}
 PACKAGES = (
     "torch",
     "numpy",
@@ -76,7 +87,7 @@ def train(config: Config, progress: Progress) -> Trained:
     Raises:
         TkitError: what a user can mend; see the modules called.
     """
-    if not config.data.valid and config.data.generate is None:
+    if not config.data.valid and getattr(config.data, "generate", None) is None:
         raise ConfigError("data.valid: no validation corpus is given; training needs one to choose its model by")
     with open_run(config) as run:
         done = run.result()
@@ -112,14 +123,17 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     assert prepared.valid is not None
     tokenizers = prepared.tokenizers
     torch.manual_seed(config.seed)
-    model = build_model(config.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
+    model, objective = assemble(config, tokenizers, prepared.labels)
     parameters = count_parameters(model)
     precision = resolve_precision(config.trainer.precision, resolve_device(config.trainer.device))
-    _record_start(run, tokenizers, precision)
-    log.info("%s parameters, %s training pairs", f"{parameters:,}", f"{sum(len(c.dataset) for c in prepared.train):,}")
-    objective = build_objective(config.objective, specials=tokenizers.target.specials)
-    validate = Validation(config, prepared.valid, tokenizers, objective)
+    _record_start(run, tokenizers, precision, prepared.labels)
+    samples = f"{sum(len(corpus.dataset) for corpus in prepared.train):,}"
+    log.info("%s parameters, %s training %s", f"{parameters:,}", samples, SAMPLES[config.data.kind])
+    validate = Validation(config, prepared, objective)
     store = checkpoints(run.path, config)
+    if config.init.from_ is not None and store.latest_good() is None:
+        start_from(Path(config.init.from_), model)
+    freeze(model, config.init.freeze)
     if run.changed:
         if (latest := store.latest_good()) is not None:
             load_model(latest.path / MODEL, model)  # raises where the change leaves weights that do not fit
@@ -127,7 +141,7 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     trainer = Trainer(
         model=model,
         objective=objective,
-        stream=_stream(config, prepared),
+        stream=training_stream(prepared, seed=config.seed, collate=objective.collate),
         optimizer=build_optimizer(config.optimizer, model.parameters()),
         schedule=build_schedule(config.schedule),
         options=config.trainer,
@@ -142,34 +156,32 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     tensors, kind, steps = final_weights(store, config.trainer)
     fill(model, tensors, str(store.folder))
     scores = dict(summary.scores)
-    if steps != [summary.step] or not (validate.hypotheses or config.trainer.validation.bleu is None):
+    translations = validate.translations
+    if steps != [summary.step] or (translations is not None and not translations.hypotheses):
         began = time.monotonic()  # other weights than those validated last, or validated in an earlier session
         scores = dict(validate(model))
         said = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
         log.info("final model (%s of %d): validation  %s  (%.0f s)", kind, len(steps), said, time.monotonic() - began)
     save_tensors(run.path / MODEL, tensors)
-    if validate.hypotheses:
-        write_text(run.path / HYPOTHESES, "".join(f"{line}\n" for line in validate.hypotheses))
+    if translations is not None:
+        write_text(run.path / HYPOTHESES, "".join(f"{line}\n" for line in translations.hypotheses))
     result = _result(summary, parameters, kind, steps, sha256(run.path / MODEL), scores, precision)
     run.write_result(result)
     return result
 
 
-def _stream(config: Config, prepared: Prepared) -> BatchStream:
-    return BatchStream(
-        prepared.train,
-        config.data.batch,
-        temperature=config.data.temperature,
-        seed=config.seed,
-        sampling=config.tokenizer.sampling,
-        tokenizers=prepared.tokenizers,
-    )
+def _record_start(run: RunFolder, tokenizers: Tokenizers, precision: Precision, labels: list[str] | None) -> None:
+    """Leave the tokenizers, the names of classes and what the run is computed with, once; a resume adds nothing.
 
-
-def _record_start(run: RunFolder, tokenizers: Tokenizers, precision: Precision) -> None:
-    """Leave the tokenizers and what the run is computed with, once; a resume adds nothing."""
+    Raises:
+        RunError: the run was started with other classes.
+    """
     if (run.path / ENVIRONMENT).is_file():
+        if run_labels(run.path) != labels:
+            raise RunError(f"{run.path}: the training data have other labels than when the run began; give run.name")
         return
+    if labels is not None:
+        write_text(run.path / LABELS, json.dumps(labels, ensure_ascii=False) + "\n")
     with new_folder(run.path / TOKENIZER) as made:  # whole or not at all: a kill here must not spoil the run
         tokenizers.save(made)
     versions = {name: metadata.version(name) for name in PACKAGES}
