@@ -3,8 +3,8 @@
 Exit codes: 0 done; 1 the task failed; 2 the command line or the configuration is wrong; 130 interrupted by the user;
 141 the reader of a pipe left.
 
-A command module holds one function of its own name (`fill_mask` for fill-mask), whose docstring is its help; it imports its task when it is run, so
-that `--help` loads nothing heavy.
+A command module holds one function of its own name (`fill_mask` for fill-mask), whose docstring is its help; it imports
+its task when it is run, so that `--help` loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,19 @@ import typer
 from transformer_kit import logs
 from transformer_kit.errors import TkitError
 
-COMMANDS = ("tokenize", "train", "translate", "generate", "classify", "fill-mask", "embed", "evaluate", "ablate", "convert", "completion")
+COMMANDS = (
+    "tokenize",
+    "train",
+    "translate",
+    "generate",
+    "classify",
+    "fill-mask",
+    "embed",
+    "evaluate",
+    "ablate",
+    "convert",
+    "completion",
+)
 INTERRUPTED, PIPE_CLOSED = 130, 141
 COMPLETE = "__complete"  # what the shells' completion functions call
 DEBUG_VARIABLE = "TKIT_DEBUG"

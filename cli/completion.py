@@ -19,7 +19,10 @@ import typer
 
 SWEEPS = ("ablate",)
 OVERRIDDEN = {"train": "train", "tokenize": "tokenize", "ablate": "ablate"}  # command -> its configuration
-FROM_RUN = ("translate", "evaluate")  # these take overrides of a run's decoding
+FROM_RUN = {  # these take overrides of some options of a run
+    "generate": "generation",
+    **dict.fromkeys(("translate", "classify", "fill-mask", "embed", "evaluate"), "decoding"),
+}
 
 BASH = """\
 # tkit: completion for bash; put this line into ~/.bashrc:  eval "$(tkit completion bash)"
@@ -101,7 +104,7 @@ def candidates(line: str) -> list[str]:
     if command in OVERRIDDEN:
         return _overrides(OVERRIDDEN[command], given, word, sweep=command in SWEEPS)
     if command in FROM_RUN:
-        return _overrides("train", [], word, only="decoding")
+        return _overrides("train", [], word, only=FROM_RUN[command])
     return []
 
 
