@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from itertools import pairwise, product
 from pathlib import Path
 
-import numpy as np
 import pytest
 import sentencepiece
 from corpora import ENGLISH, GERMAN, sentences, tokenizer_options
@@ -246,14 +245,3 @@ def test_fresh_processes_draw_equal_pieces() -> None:
     for _ in range(2):
         with fresh.Pool(1) as pool:
             assert pool.starmap(sample_here, [(model, 0.2) for model in models]) == here
-
-
-def test_streams_of_neighbouring_seeds_share_no_number() -> None:
-    lengths = np.arange(1000) % 23
-    numbers = subword_sampling._uniform(np.arange(1000), lengths)
-    assert len(np.unique(numbers)) == len(numbers) == lengths.sum()
-    assert 0 < numbers.min() < 1e-3
-    assert 1 > numbers.max() > 1 - 1e-3
-    assert abs(numbers.mean() - 0.5) < 4 / math.sqrt(12 * len(numbers))
-    alone = subword_sampling._uniform(np.array([999]), np.array([40]))
-    assert alone[: lengths[999]].tolist() == numbers[-lengths[999] :].tolist()

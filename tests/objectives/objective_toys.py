@@ -18,7 +18,8 @@ from transformer_kit.data.rows import LabelRows, TextRows
 from transformer_kit.models.base import Model
 from transformer_kit.objectives.base import Objective, Sums
 
-SPECIALS = Specials(pad=0, bos=2, eos=3, unk=1, mask=4, sentinels=(30, 29, 28, 27), vocab_size=31, start=2)
+UNKNOWN = 1
+SPECIALS = Specials(pad=0, bos=2, eos=3, unk=UNKNOWN, mask=4, sentinels=(30, 29, 28, 27), vocab_size=31, start=2)
 TEXT = range(5, 27)  # the ids that text is made of
 FAMILIES = ("encoder_only", "decoder_only", "encoder_decoder")
 SLOTS = {

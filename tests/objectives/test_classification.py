@@ -22,6 +22,7 @@ from transformer_kit.data.ragged import from_lists
 from transformer_kit.errors import ConfigError
 from transformer_kit.models.base import Model
 from transformer_kit.models.classifier import Classifier, pool
+from transformer_kit.models.encoder_only import EncoderOnly
 from transformer_kit.objectives.classification import POOLING, Classification
 
 CLASSES = 3
@@ -153,7 +154,9 @@ def test_the_bodys_pooler_is_used_where_it_has_one() -> None:
     assert model.pooler is None
     batch = objective().collate(labelled(*LENGTHS))
     body = model.body
-    pooled = body.pooler(body.read(batch.target).hidden[:, 0]).tanh()  # type: ignore[operator, union-attr]
+    assert isinstance(body, EncoderOnly)
+    assert body.pooler is not None
+    pooled = body.pooler(body.read(batch.target).hidden[:, 0]).tanh()
     torch.testing.assert_close(model(batch).hidden[:, 0], model.classifier(pooled), rtol=1e-10, atol=1e-12)
     for other in (toy("encoder_only"), toy("decoder_only")):
         fresh = adapted(objective(pooler=True), other)

@@ -9,6 +9,7 @@ import torch
 from objective_toys import (
     SPECIALS,
     TEXT,
+    UNKNOWN,
     check_batch,
     check_padding_changes_nothing,
     check_two_steps,
@@ -56,13 +57,13 @@ def test_a_document_stands_between_bos_and_eos() -> None:
 def test_only_text_is_counted() -> None:
     """Never padding, BOS, EOS, unknown; a share of the text, one token at least; what is put in is mask or text."""
     rows = documents(*range(1, 40))
-    rows.ids.flat[::9] = SPECIALS.unk
+    rows.ids.flat[::9] = UNKNOWN
     batch = objective().collate(rows)
     assert not batch.counted[~batch.target.valid].any()
     assert set(batch.labels[batch.counted].tolist()) <= set(TEXT)
     assert set(batch.target.ids[batch.counted].tolist()) <= {SPECIALS.mask, *TEXT}
     for row, counts in zip(lists(rows.ids), batch.counted, strict=True):
-        candidates = sum(token != SPECIALS.unk for token in row)
+        candidates = sum(token != UNKNOWN for token in row)
         assert int(counts.sum()) == (max(1, int(0.3 * candidates + 0.5)) if candidates else 0)
 
 

@@ -16,11 +16,11 @@ def uniform(seeds: Ints, lengths: Ints, stream: int) -> NDArray[np.float64]:
     """(Σ lengths,): numbers in (0, 1), `lengths[i]` of them by seed i.
 
     Args:
-        seeds: (rows,) non-negative.
+        seeds: (rows,) from 0 to 2³² − 2.
         lengths: (rows,) how many numbers each row needs; the first ones are the same whatever their number.
-        stream: what they are for, >= 0; streams of one seed have nothing in common.
+        stream: what they are for, >= 0; streams of one seed have nothing in common, nor have those of near seeds.
     """
-    starts = mixed(mixed((seeds.astype(np.uint64) + np.uint64(1)) * GOLDEN) + np.uint64(stream))
+    starts = mixed((seeds.astype(np.uint64) + np.uint64((stream << 32) + 1)) * GOLDEN)
     bits = mixed(np.repeat(starts, lengths) + within(lengths).astype(np.uint64) * GOLDEN)
     return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 

@@ -174,6 +174,6 @@ def _owners(lengths: Ints) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(lengths)), lengths)
 
 
-def _rounded(values: NDArray[np.float64]) -> NDArray[np.int64]:
+def _rounded(values: NDArray[np.floating]) -> NDArray[np.int64]:
     """To whole numbers, halves up."""
     return np.floor(values + 0.5).astype(np.int64)

@@ -53,7 +53,7 @@ class Ragged:
         return Ragged(self.flat[within(lengths) < np.repeat(shorter, lengths)], offsets_of(shorter))
 
 
-def offsets_of(lengths: Ints) -> NDArray[np.int64]:
+def offsets_of(lengths: Ints | NDArray[np.bool_]) -> NDArray[np.int64]:
     """(rows + 1,): where each row starts, and the end."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -83,8 +83,7 @@ def concatenate(parts: Sequence[Ragged]) -> Ragged:
 
 def filtered(rows: Ragged, keep: NDArray[np.bool_]) -> Ragged:
     """The rows without the values at which `keep`, shaped like `rows.flat`, is False."""
-    kept = np.concatenate((np.zeros(1, np.int64), np.cumsum(keep)))
-    return Ragged(rows.flat[keep], kept[rows.offsets])
+    return Ragged(rows.flat[keep], offsets_of(keep)[rows.offsets])
 
 
 def column(values: Ints) -> Ragged:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_kit.data.buckets import GOLDEN, mixed
+from transformer_kit.data.draws import uniform
 
 BLOCK = 256  # lines whose random numbers are made together
 LONGEST, WORDS = 40, 1 << 14  # a word of at most so many characters is remembered, and so many of them
@@ -85,7 +85,7 @@ class SubwordSampler(ABC):
             block = lines[start : start + BLOCK]
             # A word of n characters needs n numbers at most: each ends a piece, makes a merge, or ends the merging.
             lengths = np.fromiter(map(len, block), np.int64, len(block))
-            draws = self._prepared(_uniform(np.asarray(seeds[start : start + BLOCK]), lengths)).tolist()
+            draws = self._prepared(uniform(np.asarray(seeds[start : start + BLOCK]), lengths, 0)).tolist()
             end = 0
             for line in block:
                 row: list[int] = []
@@ -245,15 +245,6 @@ class BPESampler(SubwordSampler):
                 self._spell(part, split, row)
         else:
             row += self._ids.get(symbol) or self._unused.get(symbol) or self._spelt(symbol)
-
-
-def _uniform(seeds: NDArray, lengths: NDArray[np.int64]) -> NDArray[np.float64]:
-    # (Σ lengths,): numbers in (0, 1), `lengths[i]` of them by seed i (SplitMix64; the seed is mixed, so that streams of
-    # neighbouring seeds have nothing in common).
-    starts = mixed((seeds.astype(np.uint64) + np.uint64(1)) * GOLDEN)
-    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    bits = mixed(np.repeat(starts, lengths) + within.astype(np.uint64) * GOLDEN)
-    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:

@@ -6,7 +6,6 @@ import torch
 
 from transformer_kit.batch import Batch, Specials
 from transformer_kit.data.noise import mask_tokens
-from transformer_kit.data.ragged import Ragged
 from transformer_kit.data.rows import LabelRows, TextRows
 from transformer_kit.nn.cross_entropy import Spread
 from transformer_kit.objectives.blocks import block, part, tokens_of, wrapped
@@ -79,10 +78,12 @@ class MaskedLM(NoisyObjective):
             mask=self.specials.mask,
             ordinary=self.ordinary,
         )
-        counts = block(Ragged(chosen, ids.offsets), 0)[0].bool()
+        target = tokens_of(inputs, self.specials.pad, document)
+        counts = torch.zeros_like(target.valid)
+        counts[target.valid] = torch.from_numpy(chosen)
         return Batch(
             source=None,
-            target=tokens_of(inputs, self.specials.pad, document),
+            target=target,
             labels=block(labels, self.specials.pad)[0],
             counted=counts,
             num_labels=int(chosen.sum()),
