@@ -23,7 +23,7 @@ DEFAULT_METRICS = ["bleu", "chrf", "ter"]
 def evaluate(
     overrides: UseOverrides = None,
     model: Annotated[
-        Path | None, typer.Option("-m", "--model", help="The run folder that translates.", show_default=False)
+        Path | None, typer.Option("-m", "--model", help="The run folder that is scored.", show_default=False)
     ] = None,
     hypotheses: Annotated[
         Path | None, typer.Option("--hyp", help="Score these lines instead of translating.", show_default=False)
@@ -35,7 +35,25 @@ def evaluate(
     reference: Annotated[
         list[Path] | None, typer.Option("--ref", help="A reference; may be repeated.", show_default=False)
     ] = None,
-    split: Annotated[str, typer.Option("--split", help="Without --src: test or valid.")] = "test",
+    split: Annotated[str, typer.Option("--split", help="Of the run's own data: test or valid.")] = "test",
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--text", help="A text to predict; may be repeated. The run's own by default.", show_default=False
+        ),
+    ] = None,
+    stride: Annotated[
+        int | None,
+        typer.Option(
+            "--stride",
+            help="Windows of a text overlap and predict their last tokens, so many; without it they do not overlap.",
+            show_default=False,
+        ),
+    ] = None,
+    tsv: Annotated[
+        list[Path] | None,
+        typer.Option("--tsv", help="Labelled texts; may be repeated. The run's own by default.", show_default=False),
+    ] = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(
@@ -58,8 +76,24 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
     checkpoint: Checkpoint = None,
 ) -> None:
-    """Translate a test set and score it, or score a file of hypotheses. Every score comes with its signature."""
+    """Score a run on its own test data or on yours, or score a file of translations.
+
+    A run that translates: BLEU, chrF and TER, each with its signature. A run of running text: perplexity, and bits per
+    character and per byte, with the rule of how much context a token is predicted from. A run that classifies:
+    accuracy, F1, and what was taken for what.
+    """
     _check(model, hypotheses, source, reference, split, overrides, checkpoint)
+    if model is not None and (kind := _kind(model, source, metric, output, text, stride, tsv)) != "pairs":
+        from transformer_kit.cli import evaluate_reports as reports
+
+        given, chosen = overrides or [], {"split": split, "checkpoint": checkpoint}
+        if kind == "documents":
+            reports.text(model, text, as_json, stride=stride, overrides=given, **chosen)
+        else:
+            reports.labels(model, tsv, as_json, bootstrap=bootstrap, seed=seed, overrides=given, **chosen)
+        return
+    if text or tsv or stride is not None:
+        raise ConfigError("--text, --stride and --tsv need -m RUN")
     from transformer_kit.data.corpus import read_lines
     from transformer_kit.evaluation.options import EvaluationOptions
     from transformer_kit.tasks import evaluate as tasks
@@ -112,6 +146,35 @@ def _check(
         problems.append(f"--split must be test or valid, not {split!r}")
     if problems:
         raise ConfigError(problems)
+
+
+def _kind(
+    model: Path,
+    source: Path | None,
+    metric: list[str] | None,
+    output: Path | None,
+    text: list[Path] | None,
+    stride: int | None,
+    tsv: list[Path] | None,
+) -> str:
+    """What the run learnt from; options that are for runs of other kinds are refused."""
+    from transformer_kit.tasks.evaluate import kind_of
+
+    kind = kind_of(model)
+    given: dict[str, tuple[str, object]] = {
+        "--src": ("pairs", source),
+        "--metric": ("pairs", metric),
+        "-o": ("pairs", output),
+        "--text": ("documents", text),
+        "--stride": ("documents", stride),
+        "--tsv": ("labels", tsv),
+    }
+    wrong = [name for name, (wanted, value) in given.items() if value is not None and value != [] and wanted != kind]
+    if wrong:
+        raise ConfigError(
+            [f"{name} is for runs that learn from {given[name][0]}; {model} learnt from {kind}" for name in wrong]
+        )
+    return kind
 
 
 def _options(options: EvaluationOptions) -> EvaluationOptions:

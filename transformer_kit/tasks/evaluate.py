@@ -10,7 +10,7 @@ from pathlib import Path
 from transformer_kit.config.saved import load_run
 from transformer_kit.config.schema import Config
 from transformer_kit.data.corpus import check_parallel, corpus_files, corpus_name, read_lines, scan, split_columns
-from transformer_kit.data.options import CorpusOptions
+from transformer_kit.data.options import CorpusOptions, PairsOptions
 from transformer_kit.data.prepare import with_generated
 from transformer_kit.decoding.translator import Translator
 from transformer_kit.errors import DataError
@@ -138,9 +138,15 @@ def _split_rows(loaded: Loaded, split: str) -> tuple[list[list[int]], list[str],
     return rows, references, ", ".join(corpus_name(corpus.options) for corpus in corpora)
 
 
+def kind_of(run: str | Path) -> str:
+    """What a run learnt from: `pairs`, `documents` or `labels`."""
+    return load_run(run, check=False).data.kind
+
+
 def suited(run: Path) -> tuple[list[str], str]:
     """The metrics that a run's text asks for (where it is Moses tokens, the papers' form too), and its language."""
     config = load_run(run, check=False)
+    assert isinstance(config.data, PairsOptions), config.data.kind
     text = config.tokenizer.text
     extra = ["bleu_tok_lc"] if text.lowercase else ["bleu_tok"] if text.tokenize else []
     return ["bleu", *extra, "chrf", "ter"], config.data.target_language
