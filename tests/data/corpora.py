@@ -9,14 +9,20 @@ from typing import Any
 
 from transformer_kit.data.options import (
     BatchOptions,
+    ColumnOptions,
     CorpusOptions,
+    DocumentsOptions,
     FilterOptions,
     Kind,
+    LabelCorpusOptions,
+    LabelsOptions,
     PairsOptions,
     SamplingOptions,
+    TextCorpusOptions,
     TextOptions,
     TokenizerOptions,
     Unicode,
+    Unit,
 )
 
 ENGLISH = ["the", "a", "small", "red", "old", "dog", "cat", "house", "sees", "likes", "buys", "under", "near", "trees"]
@@ -74,5 +80,48 @@ def tokenizer_options(**changes: Any) -> TokenizerOptions:
         sentinels=0,
         text=IDENTITY,
         sampling=SamplingOptions(alpha=0.0),
+    )
+    return replace(base, **changes)
+
+
+def byte_options(**changes: Any) -> TokenizerOptions:
+    """One id a byte (or, with kind=char, a character)."""
+    kind = Kind(changes.pop("kind", "byte"))
+    return tokenizer_options(kind=kind, vocab_size=None, byte_fallback=False, **changes)
+
+
+def documents_options(folder: Path, train: list[TextCorpusOptions], **changes: Any) -> DocumentsOptions:
+    base = DocumentsOptions(
+        kind="documents",
+        language="en",
+        train=train,
+        valid=[],
+        test=[],
+        unit=Unit.line,
+        bos=True,
+        eos=True,
+        length=7,
+        pack=True,
+        mask_documents=False,
+        temperature=1.0,
+        cache=str(folder / "prepared"),
+        batch=BatchOptions(tokens=21, pool=1000),
+        workers=1,
+    )
+    return replace(base, **changes)
+
+
+def labels_options(folder: Path, train: list[LabelCorpusOptions], **changes: Any) -> LabelsOptions:
+    base = LabelsOptions(
+        kind="labels",
+        language="en",
+        train=train,
+        valid=[],
+        test=[],
+        columns=ColumnOptions(text=1, second=None, label=2),
+        max_length=13,
+        cache=str(folder / "prepared"),
+        batch=BatchOptions(tokens=41, pool=1000),
+        workers=1,
     )
     return replace(base, **changes)

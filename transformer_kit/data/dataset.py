@@ -15,11 +15,11 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from transformer_kit.batch import Specials
 from transformer_kit.data.encoding import Counts, EncodedChunk, TextCounts
 from transformer_kit.data.ragged import Ints, Ragged, RaggedWriter, map_ragged, within
 from transformer_kit.data.tokenizer import check_fingerprint
 from transformer_kit.errors import DataError
+from transformer_kit.specials import Specials
 
 FORMAT = 2
 ABOUT = "about.json"

@@ -14,11 +14,11 @@ from functools import cached_property
 
 import sentencepiece
 
-from transformer_kit.batch import Specials
 from transformer_kit.data.subword_sampling import SubwordSampler, make_sampler
 from transformer_kit.data.text_rules import TextRule
 from transformer_kit.data.tokenizer import MASK, SENTINEL, Tokenizer
 from transformer_kit.errors import DataError
+from transformer_kit.specials import Specials
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 SPACE = "▁"  # U+2581

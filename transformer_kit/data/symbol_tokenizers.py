@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_kit.batch import Specials
 from transformer_kit.data.text_rules import TextRule
 from transformer_kit.data.tokenizer import MASK, SENTINEL, Tokenizer
 from transformer_kit.errors import DataError
+from transformer_kit.specials import Specials
 
 UNKNOWN = "\ufffd"  # what an unknown character is decoded to
 
@@ -39,9 +39,8 @@ class CharTokenizer(Tokenizer):
     kind = "char"
 
     def __init__(self, model: bytes, rule: TextRule, tag: str | None = None, prefix: str = "") -> None:
-        about = _read(model)
-        names = ["<pad>", "<unk>", "<s>", "</s>", *about["controls"]]
-        alphabet: str = about["characters"]
+        added, alphabet = _read(model, "controls", "characters")
+        names = ["<pad>", "<unk>", "<s>", "</s>", *added]
         self._names = [*names, *alphabet]
         self._text = ["" if number != 1 else UNKNOWN for number in range(len(names))] + list(alphabet)
         codes = _codes(alphabet)
@@ -71,7 +70,8 @@ class ByteTokenizer(Tokenizer):
     kind = "byte"
 
     def __init__(self, model: bytes, rule: TextRule, tag: str | None = None, prefix: str = "") -> None:
-        names = ["<pad>", "<s>", "</s>", *_read(model)["controls"]]
+        (added,) = _read(model, "controls")
+        names = ["<pad>", "<s>", "</s>", *added]
         self._first = len(names)
         self._names = names + [f"<0x{byte:02X}>" for byte in range(256)]
         specials = _specials(names, pad=0, unk=None, bos=1, eos=2, vocab_size=len(self._names))
@@ -93,13 +93,12 @@ class ByteTokenizer(Tokenizer):
         return [self._names[number] for number in ids]
 
 
-def _read(model: bytes) -> dict[str, Any]:
+def _read(model: bytes, *keys: str) -> list[Any]:
     try:
         found = json.loads(model)
-        assert isinstance(found, dict)
-        return found
-    except (ValueError, AssertionError):
-        raise DataError("the tokenizer's model is damaged (no JSON object); train it again") from None
+        return [found[key] for key in keys]
+    except (ValueError, KeyError, TypeError):
+        raise DataError("the tokenizer's model is damaged (it is no JSON, or incomplete); train it again") from None
 
 
 def _specials(names: list[str], *, pad: int, unk: int | None, bos: int, eos: int, vocab_size: int) -> Specials:

@@ -19,10 +19,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from transformer_kit.batch import Specials
 from transformer_kit.data.text_rules import TextRule
 from transformer_kit.data.tokenizer_kinds import tokenizer_class
 from transformer_kit.errors import DataError
+from transformer_kit.specials import Specials
 
 FORMAT = 1
 FILE = "tokenizer.json"
