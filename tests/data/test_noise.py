@@ -140,6 +140,14 @@ class TestCorruptSpans:
         assert ([10, 11, 100, 14, 15, 16, 99], [100, 12, 13, 99, 17, 98]) in pairs
         assert len({tuple(target) for _, target in pairs}) == 2 * 4  # ways to cut 3 in 2 and 5 in 2
 
+    def test_lengths_of_the_paper(self) -> None:
+        """568 tokens give inputs of 512 with EOS, and targets of 114, as T5 trains on, and the last sentinel."""
+        marks = np.arange(1000, 1100)
+        noise: dict[str, Any] = {"density": 0.15, "mean_length": 3.0, "sentinels": marks}
+        inputs, targets = corrupt_spans(text(568), seeds(1), **noise)
+        assert len(inputs.flat) + 1 == 512
+        assert len(targets.flat) + 1 == 114 + 1
+
     def test_unused_ids_of_any_type(self) -> None:
         """Rows mapped from 16-bit files take ids beyond them."""
         rows = Ragged(np.arange(20, dtype=np.uint16), offsets_of(np.array([20])))
