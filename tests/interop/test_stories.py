@@ -96,3 +96,29 @@ def test_damaged_files_are_told(tmp_path: Path) -> None:
             read_file(tmp_path / name)
     with pytest.raises(DataError, match="ends within"):
         Llama2cTokenizer((FOLDER / "tok512.bin").read_bytes()[:-1], description("llama2c", specials_of(512)))
+
+
+def merged_naively(pieces: Llama2cTokenizer, line: str) -> list[int]:
+    """The published loop: look at every pair, make the best merge, start again."""
+    ids = {piece: number for number, (piece, _) in reversed([*enumerate(pieces.table)]) if number > 2}
+    row = [ids[b" "]] if line else []
+    for character in line:
+        encoded = character.encode()
+        row += [ids[encoded]] if encoded in ids else [byte + 3 for byte in encoded]
+    while True:
+        best: tuple[float, int, int] | None = None
+        for place in range(len(row) - 1):
+            found = ids.get(pieces.table[row[place]][0] + pieces.table[row[place + 1]][0])
+            if found is not None and (best is None or pieces.table[found][1] > best[0]):
+                best = (pieces.table[found][1], place, found)
+        if best is None:
+            return row
+        row[best[1] : best[1] + 2] = [best[2]]
+
+
+@needs_data
+def test_merges_are_those_of_the_published_loop() -> None:
+    pieces = tokenizer()
+    golden = (FOLDER / "golden.txt").read_text(encoding="utf-8")
+    lines = [golden[start : start + 60] for start in range(0, 400, 37)] + ["aaaaaaaaa", "é\n\n\nthe thethe  the", "x"]
+    assert pieces.encode(lines) == [merged_naively(pieces, line) for line in lines]
