@@ -18,9 +18,12 @@ from hypothesis import strategies as st
 from transformer_kit.batch import Batch, Specials, translation_batch
 from transformer_kit.data.batching import BatchStream, eval_batches, make_batch
 from transformer_kit.data.buckets import by_length, cut, padding, quotas, sample_seeds
-from transformer_kit.data.options import DataOptions, Kind, SamplingOptions, TokenizerOptions
+from transformer_kit.data.options import DataOptions, Kind, PairsOptions, SamplingOptions, TokenizerOptions
 from transformer_kit.data.prepare import Prepared, prepare
 from transformer_kit.data.ragged import from_lists
+from transformer_kit.data.symbol_tokenizers import ByteTokenizer, byte_model
+from transformer_kit.data.text_rules import TextRule
+from transformer_kit.data.tokenizer import Tokenizers
 from transformer_kit.errors import DataError
 
 OURS = Specials(pad=0, bos=2, eos=3, unk=1, mask=None, sentinels=(), vocab_size=100, start=2)
@@ -71,11 +74,16 @@ def test_length_order_has_no_jumps_between_neighbouring_buckets() -> None:
         assert (here[-1] > 0) == (there[0] > 0)
 
 
+def pairs_of(prepared: Prepared) -> PairsOptions:
+    assert isinstance(prepared.data, PairsOptions)
+    return prepared.data
+
+
 def stream_of(prepared: Prepared, seed: int = 5, **options: int) -> BatchStream:
     return BatchStream(
         prepared.train,
         replace(prepared.data.batch, **options),
-        temperature=prepared.data.temperature,
+        temperature=pairs_of(prepared).temperature,
         seed=seed,
         sampling=prepared.tokenizer.sampling,
         tokenizers=prepared.tokenizers,
@@ -273,3 +281,39 @@ def test_padding_counts_real_tokens_per_cell() -> None:
     assert result.efficiency == pytest.approx((3 + 2 + 3 + 3 + 5 + 2) / (2 * 6 + 7))
     assert padding(np.array([2, 4]), np.array([1, 1]), 3).over_budget == 1
     assert padding(np.array([9]), np.array([9]), 3).batches == 0
+
+
+def test_special_ids_are_those_of_each_side_s_tokenizer() -> None:
+    source = Specials(pad=1, bos=0, eos=2, unk=3, mask=None, sentinels=(), vocab_size=50, start=0)
+    target = Specials(pad=0, bos=7, eos=1, unk=2, mask=None, sentinels=(), vocab_size=60, start=0)  # T5 starts with pad
+    batch = make_batch(from_lists([[5], [6, 8, 9]]), from_lists([[0, 11], [12]]), np.arange(2), [source, target])
+    assert batch.source is not None
+    assert batch.source.ids.tolist() == [[5, 2, 1, 1], [6, 8, 9, 2]]
+    assert batch.target.ids.tolist() == [[0, 0, 11], [0, 12, 0]]
+    assert batch.labels.tolist() == [[0, 11, 1], [12, 1, 0]]
+    assert batch.counted.tolist() == [
+        [True, True, True],
+        [True, True, False],
+    ]  # a real token may have the id of padding
+    assert batch.num_labels == 5
+
+
+def test_ids_that_a_tokenizer_puts_in_front_stand_on_both_sides(tmp_path: Path) -> None:
+    corpus = made_up(tmp_path, "c", 9)
+    tokenizer = ByteTokenizer(byte_model([]), TextRule("en", normalize=False, tokenize=False, lowercase=False))
+    plain = prepare(data_options(tmp_path, [corpus]), tokenizer_options(), Tokenizers.one(tokenizer)).train[0].dataset
+    headed = ByteTokenizer(tokenizer.model, replace(tokenizer.rule, language="de"))
+    headed.head_ids = [headed.bos_id]  # as BART's do
+    options = data_options(tmp_path, [corpus], valid=[corpus])
+    prepared = prepare(options, tokenizer_options(), Tokenizers.one(headed))
+    dataset = prepared.train[0].dataset
+    for row in range(9):
+        assert dataset.source(row).tolist() == [1, *plain.source(row)]
+        assert dataset.target(row).tolist() == [1, *plain.target(row)]
+    assert dataset.about.counts.texts == plain.about.counts.texts
+    for batches in (epoch_of(stream_of(prepared, tokens=300)), eval_batches(prepared.valid, 300)):
+        for batch in batches:
+            assert batch.source is not None
+            assert set(batch.source.ids[:, 0].tolist()) == {1}
+            assert set(batch.target.ids[:, 0].tolist()) == set(batch.target.ids[:, 1].tolist()) == {1}
+            assert int((batch.labels[batch.counted] == 2).sum()) == len(batch.sample_ids)

@@ -179,7 +179,7 @@ def test_test_data_are_prepared_alike(tmp_path: Path) -> None:
     prepared = prepare(options, BYTES)
     dataset = prepare_split(options.test, options, prepared.tokenizers)
     assert isinstance(dataset, DocumentDataset)
-    assert prepared.tokenizers.source.decode([dataset.ids[row] for row in range(3)]) == ["c", "ab", "b"]
+    assert prepared.tokenizers.source.decode([dataset.ids[row].tolist() for row in range(3)]) == ["c", "ab", "b"]
     assert dataset.about.names == ["t", "u"]
 
 

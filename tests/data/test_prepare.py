@@ -371,7 +371,9 @@ def test_generated_corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(prepared.train[0].dataset) == 31
     assert prepared.valid is not None
     assert len(prepared.valid) == 7
-    assert Path(prepared.data.test[0].source or "").read_text().count("\n") == 5
+    (test,) = prepared.data.test
+    assert isinstance(test, CorpusOptions)
+    assert Path(test.source or "").read_text().count("\n") == 5
     reverse = prepare(replace(options, source_language="de", target_language="en"), TOKENIZER)
     assert reverse.train[0].dataset.text(0) == prepared.train[0].dataset.text(0)[::-1]
     assert len(list((tmp_path / "prepared").glob("demo_phrases-*"))) == 1

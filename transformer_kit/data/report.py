@@ -38,7 +38,7 @@ class Report:
         kind: of the data.
         noun: what a row is called.
         tokens: the token budget of the batches.
-        sides: what each text of a row is called: a language, or `text`.
+        sides: what each text of a row is called: a language, `text`, or `first` and `second`.
     """
 
     corpora: list[CorpusReport]
@@ -102,7 +102,7 @@ def report(prepared: Prepared) -> Report:
     splits: list[tuple[str, Dataset]] = [("train", corpus.dataset) for corpus in prepared.train]
     splits += [("valid", prepared.valid)] if prepared.valid is not None else []
     form = form_of(data)
-    sides = form.languages if data.kind == "pairs" else list(form.texts)
+    sides = form.languages if data.kind == "pairs" else list(form.texts) if len(form.texts) > 1 else ["text"]
     corpora = [CorpusReport(split, dataset, _padding(dataset, data)) for split, dataset in splits]
     return Report(corpora, data.kind, form.noun, data.batch.tokens, sides)
 
