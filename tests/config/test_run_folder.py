@@ -14,7 +14,7 @@ import pytest
 from transformer_kit.config.compose import compose
 from transformer_kit.config.plain import typed
 from transformer_kit.config.run_folder import open_run, read_result, run_name, run_path, write_text
-from transformer_kit.config.saved import ADDED, ADDED_GROUPS, dump, load_plain, load_run
+from transformer_kit.config.saved import ADDED, COMPLETED, dump, load_plain, load_run
 from transformer_kit.config.schema import Config
 from transformer_kit.errors import ConfigError, RunError
 
@@ -259,8 +259,18 @@ def test_a_run_of_the_first_format_still_loads(tmp_path: Path) -> None:
         for name in parents:
             node = node.get(name) or {}
         node.pop(last, None)
-    for group in ADDED_GROUPS[1]:
+    for group in COMPLETED:
         del old[group]
     (tmp_path / "config.yaml").write_text(dump(old), encoding="utf-8")
     assert load_plain(tmp_path) == now
     assert load_run(tmp_path, check=False).model == config(tmp_path).model
+
+
+def test_options_on_which_no_weights_depend_are_completed(tmp_path: Path) -> None:
+    """A run that was saved before an option of generation came reads as with the shipped value, its own ones kept."""
+    now = config(tmp_path).plain()
+    old = copy.deepcopy(now)
+    del old["generation"]["overflow"]
+    old["generation"]["top_k"] = 17
+    (tmp_path / "config.yaml").write_text(dump(old), encoding="utf-8")
+    assert load_plain(tmp_path)["generation"] == now["generation"] | {"top_k": 17}

@@ -48,6 +48,7 @@ def generation(**changes: object) -> GenerationOptions:
         "temperature": 1.0,
         "top_k": 0,
         "top_p": 1.0,
+        "overflow": "stop",
         "stop": [],
         "num_samples": 1,
         "seed": 1,

@@ -354,3 +354,37 @@ def test_words_are_prompts_or_overrides() -> None:
     prompts, overrides = split_words([*words, "generaton.top_k=1", "model=x"])
     assert overrides == ["generation.top_p=0.9", "decoding=greedy", "trainer.device=cpu", "generaton.top_k=1"]
     assert prompts == ["To be", "", "a=b", "x.y = z", "e=mc^2", "model=x"]
+
+
+def sliding(prompt: str, positions: int, count: int, **changes: object) -> list[int]:
+    """Greedy tokens without a cache; where the model is full the last half of what is there is all it reads on."""
+    model, whole = tiny_decoder(eos_bias=-50.0), [BOS, *Pieces().encode([prompt])[0]]
+    start = len(whole)
+    context = whole if len(whole) < positions else whole[-(positions // 2) :]
+    while len(whole) - start < count:
+        if len(context) == positions:
+            context = whole[-(positions // 2) :]
+        with torch.no_grad():
+            logits = model.logits(model.read(pad([context], PAD)).hidden[:, -1])
+        seen = torch.zeros_like(logits, dtype=torch.bool)
+        seen[0, whole] = True
+        logits = penalise(logits, seen, generation(**changes).repetition_penalty)
+        logits[:, BARRED] = -torch.inf
+        whole, context = [*whole, int(logits.argmax(1))], [*context, int(logits.argmax(1))]
+    return whole[start:]
+
+
+@pytest.mark.parametrize("changes", [{}, {"repetition_penalty": 1.5}], ids=str)
+def test_a_sliding_text_goes_on_from_its_last_half(changes: dict[str, object]) -> None:
+    prompts = ["", "ab c", "a" * 8, "a" * 9, "ab" * 17, "x"]
+    model = tiny_decoder(eos_bias=-50.0)
+    subject = generator(model, positions=9, temperature=0.0, max_new_tokens=31, overflow="slide", **changes)
+    found = subject.generate(prompts)
+    for prompt, (one,) in zip(prompts, found, strict=True):
+        before = Pieces().encode([prompt])[0]
+        whole, start = Pieces().decode([before + sliding(prompt, 9, 31, **changes), before])
+        assert one == Generation(whole[len(start) :], 31, "length")
+    drawn = {"positions": 9, "max_new_tokens": 31, "overflow": "slide"}
+    alone = generator(tiny_decoder(), batch_tokens=1, **drawn).generate(prompts)
+    assert generator(tiny_decoder(), batch_tokens=900, **drawn).generate(prompts) == alone
+    assert "".join(subject.stream("ab c")) == found[1][0].text

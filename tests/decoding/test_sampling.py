@@ -181,6 +181,7 @@ def test_temperature_scales_differences() -> None:
         ({"top_p": math.nan}, "top_p"),
         ({"repetition_penalty": 0.0}, "repetition_penalty"),
         ({"repetition_penalty": INF}, "repetition_penalty"),
+        ({"overflow": "wrap"}, "overflow"),
         ({"stop": ["x", ""]}, "stop"),
         ({"num_samples": 0}, "num_samples"),
         ({"seed": -1}, "seed"),

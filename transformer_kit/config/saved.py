@@ -37,8 +37,8 @@ ADDED: dict[int, dict[str, Any]] = {
     }
 }
 """Options that came after a format: the values with which nothing changes. Set only where the options around exist."""
-ADDED_GROUPS: dict[int, dict[str, str]] = {1: {"generation": "default"}}
-"""Groups that came after a format, and the option taken; the weights do not depend on them."""
+COMPLETED = {"generation": "default"}
+"""Groups on which no weights depend: what a saved configuration lacks of them is taken from this option."""
 
 
 def load_run(folder: str | Path, overrides: Sequence[str] = (), *, check: bool = True) -> Config:
@@ -123,10 +123,11 @@ def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
                 node = node.get(name) if isinstance(node, dict) else None
             if isinstance(node, dict):
                 node.setdefault(last, copy.deepcopy(value))
-        for group, name in ADDED_GROUPS[older].items():
-            shipped = package_folder("conf").joinpath(group, f"{name}.yaml")
-            data.setdefault(group, yaml.safe_load(shipped.read_text(encoding="utf-8")))
         data["format"] = older + 1
+    for group, name in COMPLETED.items():
+        shipped = yaml.safe_load(package_folder("conf").joinpath(group, f"{name}.yaml").read_text(encoding="utf-8"))
+        if isinstance(data.setdefault(group, shipped), dict):
+            data[group] = shipped | data[group]
     return data
 
 

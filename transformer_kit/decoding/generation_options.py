@@ -7,6 +7,8 @@ from math import isfinite
 
 from transformer_kit.decoding.options import PRECISIONS
 
+OVERFLOWS = ("stop", "slide")
+
 
 @dataclass
 class GenerationOptions:
@@ -16,14 +18,15 @@ class GenerationOptions:
     most probable of these that together hold `top_p`; one of them is drawn.
 
     Attributes:
-        max_new_tokens: the most tokens of a continuation, its end token included; prompt and continuation together
-            never hold more than `model.max_length`.
+        max_new_tokens: the most tokens of a continuation, its end token included.
         min_new_tokens: the fewest tokens before an end token. Stop strings end a text all the same.
         repetition_penalty: logits of tokens that prompt or continuation hold already are divided by this where they are
             positive and multiplied where they are negative; 1 is off, above 1 discourages.
         temperature: logits are divided by this; 0 takes the best token every time.
         top_k: how many of the best tokens may be drawn; 0 is off.
         top_p: draw from the fewest best tokens whose probabilities sum to at least this; 1 is off, 0 takes the best.
+        overflow: what happens where prompt and continuation fill the model (`model.max_length`): `stop`, or `slide`, which
+            goes on from the last half of them, read anew (a decoder-only model).
         stop: a continuation ends where one of these strings begins, and leaves it out.
         num_samples: continuations of each prompt.
         seed: of the draws; a result depends on the seed, the number of its line, its sample and its prompt, and on
@@ -45,6 +48,7 @@ class GenerationOptions:
     temperature: float
     top_k: int
     top_p: float
+    overflow: str
     stop: list[str]
     num_samples: int
     seed: int
@@ -77,6 +81,8 @@ class GenerationOptions:
             found.append(("temperature", f"is {self.temperature}; a finite number of at least 0 is needed (0: greedy)"))
         if not 0 <= self.top_p <= 1:
             found.append(("top_p", f"is {self.top_p}; a number from 0 to 1 is needed (1: off)"))
+        if self.overflow not in OVERFLOWS:
+            found.append(("overflow", f"is {self.overflow!r}; valid are {', '.join(OVERFLOWS)}"))
         if "" in self.stop:
             found.append(("stop", "holds an empty string, which every text begins with; drop it"))
         if self.precision not in PRECISIONS:

@@ -3,8 +3,9 @@
 - A continuation is the text that its tokens add to the prompt: prompt and continuation, put together, are what the
   tokenizer makes of all tokens.
 - It ends at an end token (`eos`), before a stop string (`stop`), or where no token more is allowed (`length`):
-  `max_new_tokens`, or the model's own length, which prompt and continuation share. A prompt that leaves no room is
-  answered with an empty text and counted in a warning.
+  `max_new_tokens`, or, with `overflow` stop, the model's own length, which prompt and continuation share. A prompt that
+  leaves no room is then answered with an empty text and counted in a warning. With `overflow` slide a text that fills
+  the model goes on from the last half of it, read anew.
 - Prompts are sorted by length within a chunk; those of one batch are padded on the left and take their steps together.
 - Every row draws from a generator of its own, made from the seed, the number of its line and that of its sample.
 """
@@ -71,20 +72,20 @@ class _Row:
     """One continuation that is being made.
 
     Attributes:
-        prompt: what the model reads.
-        room: the most tokens it may get.
+        prompt: its beginning, with what stands in front and behind.
         random: its own numbers.
         ids: its tokens so far, the end token left out.
         tokens: how many it has, the end token included.
+        space: how many tokens more it may get before it ends, or is read anew.
         text: so far; current only where somebody looks at it before the end.
         finish: why it ended, None while it goes on.
     """
 
     prompt: list[int]
-    room: int
     random: np.random.Generator
     ids: list[int] = field(default_factory=list)
     tokens: int = 0
+    space: int = 0
     text: str = ""
     finish: str | None = None
 
@@ -141,31 +142,32 @@ class Generator:
         tokens change what was shown (Moses), the whole text follows on a line of its own.
         """
         problems = _Problems()
-        rows = [row for row in self._rows([prompt], 0, problems) if row is not None][:1]
+        row = self._rows([prompt], 0, problems)[0]
         problems.report(self.max_positions)
         shown = ""
-        for _ in self._decode(rows, every_step=True):
-            (row,) = rows
-            text = row.text if row.finish else certain(row.text, self.options.stop)
-            if text.startswith(shown):
-                if text != shown:
-                    yield text[len(shown) :]
-                shown = text
-            elif row.finish:
-                yield "\n" + text
+        while row is not None and row.finish is None:
+            for _ in self._decode([row], every_step=True):
+                text = row.text if row.finish else certain(row.text, self.options.stop)
+                if text.startswith(shown):
+                    if text != shown:
+                        yield text[len(shown) :]
+                    shown = text
+                elif row.finish:
+                    yield "\n" + text
 
     def _chunk(self, prompts: Sequence[str], seen: int, problems: _Problems) -> Iterator[list[Generation]]:
         """The results of one chunk; a prefix that is complete is yielded before the rest is made."""
         samples = self.options.num_samples
         rows = self._rows(prompts, seen, problems)
-        costs = {i: len(row.prompt) + row.room for i, row in enumerate(rows) if row is not None and row.room}
         given = 0
-        for batch in token_batches(costs, self.options.batch_tokens):
-            for _ in self._decode([row for i in batch if (row := rows[i]) is not None]):
-                pass
-            while given < len(prompts) and all(_done(row) for row in rows[given * samples : (given + 1) * samples]):
-                yield [_result(row) for row in rows[given * samples : (given + 1) * samples]]
-                given += 1
+        while open_rows := [i for i, row in enumerate(rows) if not _done(row)]:
+            costs = {i: sum(self._shape(row)) for i in open_rows if (row := rows[i]) is not None}
+            for batch in token_batches(costs, self.options.batch_tokens):
+                for _ in self._decode([row for i in batch if (row := rows[i]) is not None]):
+                    pass
+                while given < len(prompts) and all(map(_done, rows[given * samples : (given + 1) * samples])):
+                    yield [_result(row) for row in rows[given * samples : (given + 1) * samples]]
+                    given += 1
         for index in range(given, len(prompts)):
             yield [_result(row) for row in rows[index * samples : (index + 1) * samples]]
 
@@ -178,16 +180,15 @@ class Generator:
                     problems.empty.add(seen + index + 1)
                 rows += [None] * self.options.num_samples
                 continue
-            positions = self.max_positions - len(ids) if self.reader.continues else self.max_positions
-            room = max(0, min(self.options.max_new_tokens, positions))
-            if not room:
+            full = self.reader.continues and not self._slides and len(ids) >= self.max_positions
+            if full:
                 problems.full.add(seen + index + 1)
             for sample in range(self.options.num_samples):
                 # a spawn key: (seed, line, sample) stay apart, whatever their sizes
                 random = np.random.default_rng(
                     np.random.SeedSequence(self.options.seed, spawn_key=(seen + index, sample))
                 )
-                rows.append(_Row(ids, room, random, finish=None if room else "length"))
+                rows.append(_Row(ids, random, finish="length" if full else None))
         return rows
 
     def _encode(self, prompts: Sequence[str], seen: int, problems: _Problems) -> list[list[int]]:
@@ -204,20 +205,34 @@ class Generator:
             rows[index] = before + ids[:most] + after if ids else []
         return rows
 
+    @property
+    def _slides(self) -> bool:
+        return self.reader.continues and self.options.overflow == "slide" and self.max_positions > 1
+
+    def _shape(self, row: _Row) -> tuple[int, int]:
+        """How many tokens of a row are read before it goes on, and how many it may get then."""
+        left, most = self.options.max_new_tokens - row.tokens, self.max_positions
+        if not self.reader.continues:
+            return len(row.prompt), min(left, most)
+        read = len(row.prompt) + len(row.ids)
+        read = read if read < most else most // 2
+        return read, min(left, most - read)
+
     @torch.inference_mode()
     def _decode(self, rows: list[_Row], *, every_step: bool = False) -> Iterator[None]:
-        """Finish the rows, which gain a token in each step; yields after each step.
+        """Let rows grow until they end or fill the model; they gain a token in each step. Yields after each step.
 
         Args:
             every_step: keep their texts current.
         """
-        rows = [row for row in rows if row.finish is None]
-        if not rows:
-            return
+        contexts = []
+        for row in rows:
+            read, row.space = self._shape(row)
+            contexts.append((row.prompt + row.ids)[-read:])
         was_training = self.model.training
         self.model.eval()
         try:
-            state, logits = self.reader.start([row.prompt for row in rows], max(row.room for row in rows))
+            state, logits = self.reader.start(contexts, max(row.space for row in rows))
             seen = self._seen(rows, logits)
             while True:
                 last = self._choose(logits, rows, seen)
@@ -225,7 +240,7 @@ class Generator:
                     self._append(row, token)
                 self._look(rows, every_step)
                 yield
-                going = [i for i, row in enumerate(rows) if row.finish is None]
+                going = [i for i, row in enumerate(rows) if row.finish is None and row.space]
                 if not going:
                     return
                 if len(going) < len(rows):
@@ -242,19 +257,19 @@ class Generator:
         if self.options.repetition_penalty == 1:
             return None
         seen = torch.zeros_like(logits, dtype=torch.bool)
-        if self.reader.continues:
-            for number, row in enumerate(rows):
-                seen[number, torch.tensor(row.prompt, device=logits.device)] = True
+        for number, row in enumerate(rows):
+            before = row.prompt + row.ids if self.reader.continues else row.ids
+            seen[number, torch.tensor(before, dtype=torch.int64, device=logits.device)] = True
         return seen
 
     def _choose(self, logits: Tensor, rows: Sequence[_Row], seen: Tensor | None) -> Tensor:
         """(R,) int64: the next token of each row; `seen` learns of it."""
         if seen is not None:
             logits = penalise(logits, seen, self.options.repetition_penalty)
-        barred = set(self.marks.barred - self.marks.ends)
-        if rows[0].tokens < self.options.min_new_tokens:  # rows of a batch are equally long
-            barred |= self.marks.ends
-        logits = logits.index_fill(1, torch.tensor(sorted(barred), dtype=torch.int64, device=logits.device), -torch.inf)
+        logits = logits.index_fill(1, _ids(self.marks.barred - self.marks.ends, logits), -torch.inf)
+        early = [number for number, row in enumerate(rows) if row.tokens < self.options.min_new_tokens]
+        if early and self.marks.ends:
+            logits[torch.tensor(early, device=logits.device)[:, None], _ids(self.marks.ends, logits)] = -torch.inf
         if not bool(logits.amax(1).isfinite().all()):
             raise RunError("no token has a finite score: the model's outputs are not numbers; was it trained?")
         uniform = torch.tensor([row.random.random() for row in rows], dtype=torch.float64, device=logits.device)
@@ -265,11 +280,12 @@ class Generator:
 
     def _append(self, row: _Row, token: int) -> None:
         row.tokens += 1
+        row.space -= 1
         if token in self.marks.ends:
             row.finish = "eos"
             return
         row.ids.append(token)
-        if row.tokens >= row.room:
+        if not row.space and (row.tokens == self.options.max_new_tokens or not self._slides):
             row.finish = "length"
 
     def _look(self, rows: Sequence[_Row], every_step: bool) -> None:
@@ -295,6 +311,10 @@ class Generator:
 
     def _decoded(self, rows: list[list[int]]) -> list[str]:
         return self.decoder.decode(rows, detokenize=self.options.detokenize) if rows else []
+
+
+def _ids(ids: Iterable[int], like: Tensor) -> Tensor:
+    return torch.tensor(sorted(ids), dtype=torch.int64, device=like.device)
 
 
 def _done(row: _Row | None) -> bool:

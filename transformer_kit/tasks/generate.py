@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from transformer_kit.batch import Specials
 from transformer_kit.config.schema import Config
+from transformer_kit.data.options import DocumentsOptions
 from transformer_kit.decoding.generator import Generation, Generator
 from transformer_kit.decoding.pipe import line_pipe, write
 from transformer_kit.decoding.prompts import CausalReader, Marks, Reader, SourceReader
@@ -46,9 +47,7 @@ def make_generator(
     reader: Reader[Any]
     if loaded.config.model.family == "decoder_only":
         reader = CausalReader(model, target.specials.pad, options.precision, device)
-        before, after = document_marks(loaded)
-        # Where the data hold no EOS, the model has never seen a text end: it would be drawn by accident.
-        ends = frozenset(after)
+        before, ends = document_marks(loaded)
         marks = Marks(target.specials.pad, before, (), ends, target.specials.all)
     else:
         reader = SourceReader(model, source.specials.pad, target.specials.start, options.precision, device)
@@ -57,11 +56,19 @@ def make_generator(
     return Generator(model, reader, source, target, marks, options, model_limit(loaded.config))
 
 
-def document_marks(loaded: Loaded) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ids that the run's data put in front of a document, and behind it."""
+def document_marks(loaded: Loaded) -> tuple[tuple[int, ...], frozenset[int]]:
+    """What the run's data put in front of a document, and the ids that end one.
+
+    Where documents have no EOS but BOS, and a model saw one behind the other, the next BOS is the end. Without either
+    nothing is: the model has never seen a text end, and would end one by accident.
+    """
     specials: Specials = loaded.tokenizers.target.specials
-    data: Any = loaded.config.data
-    return (specials.bos,) if data.bos else (), (specials.eos,) if data.eos else ()
+    data = loaded.config.data
+    assert isinstance(data, DocumentsOptions)
+    before = (specials.bos,) if data.bos else ()
+    if data.eos:
+        return before, frozenset({specials.eos})
+    return before, frozenset({specials.bos} if data.bos and data.pack and not data.mask_documents else ())
 
 
 def check_writes(folder: Path, config: Config) -> None:
