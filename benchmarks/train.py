@@ -31,11 +31,12 @@ from transformer_kit.config.check import ANY_SPECIALS
 from transformer_kit.config.compose import compose
 from transformer_kit.data.batching import BatchStream
 from transformer_kit.data.corpus import read_lines
-from transformer_kit.data.options import BatchOptions, SamplingOptions
+from transformer_kit.data.options import BatchOptions
 from transformer_kit.data.ragged import Ints, Ragged, from_lists
 from transformer_kit.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from transformer_kit.data.text_rules import TextRule
 from transformer_kit.data.tokenizer import Tokenizers
+from transformer_kit.data.tokenizer_options import SamplingOptions
 from transformer_kit.training.optimizer import build_optimizer
 from transformer_kit.training.precision import resolve_device, resolve_precision
 from transformer_kit.training.schedule import build_schedule

@@ -13,17 +13,13 @@ from transformer_kit.data.options import (
     CorpusOptions,
     DocumentsOptions,
     FilterOptions,
-    Kind,
     LabelCorpusOptions,
     LabelsOptions,
     PairsOptions,
-    SamplingOptions,
     TextCorpusOptions,
-    TextOptions,
-    TokenizerOptions,
-    Unicode,
     Unit,
 )
+from transformer_kit.data.tokenizer_options import Kind, SamplingOptions, TextOptions, TokenizerOptions, Unicode
 
 ENGLISH = ["the", "a", "small", "red", "old", "dog", "cat", "house", "sees", "likes", "buys", "under", "near", "trees"]
 GERMAN = ["der", "die", "das", "kleine", "rote", "alte", "Hund", "Katze", "Haus", "sieht", "mag", "unter", "Bäume"]

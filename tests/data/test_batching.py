@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from transformer_kit.batch import Batch, Specials, translation_batch
 from transformer_kit.data.batching import BatchStream, eval_batches, make_batch
 from transformer_kit.data.buckets import by_length, cut, padding, quotas, sample_seeds
-from transformer_kit.data.options import DataOptions, Kind, PairsOptions, SamplingOptions, TokenizerOptions
+from transformer_kit.data.options import DataOptions, PairsOptions
 from transformer_kit.data.prepare import Prepared, prepare
 from transformer_kit.data.ragged import from_lists
 from transformer_kit.data.symbol_tokenizers import ByteTokenizer, byte_model
 from transformer_kit.data.text_rules import TextRule
 from transformer_kit.data.tokenizer import Tokenizers
+from transformer_kit.data.tokenizer_options import Kind, SamplingOptions, TokenizerOptions
 from transformer_kit.errors import DataError
 
 OURS = Specials(pad=0, bos=2, eos=3, unk=1, mask=None, sentinels=(), vocab_size=100, start=2)
@@ -294,7 +295,7 @@ def test_special_ids_are_those_of_each_side_s_tokenizer() -> None:
     assert batch.counted.tolist() == [
         [True, True, True],
         [True, True, False],
-    ]  # a real token may have the id of padding
+    ]  # id 0 is real here
     assert batch.num_labels == 5
 
 

@@ -15,13 +15,11 @@ from transformer_kit.data.options import (
     FilterOptions,
     GenerateOptions,
     LabelCorpusOptions,
-    SamplingOptions,
     TextCorpusOptions,
-    TextOptions,
-    Unicode,
     Unit,
 )
 from transformer_kit.data.prepare import prepare
+from transformer_kit.data.tokenizer_options import SamplingOptions, TextOptions, Unicode
 from transformer_kit.errors import ConfigError
 
 CONF = Path(__file__).resolve().parents[2] / "conf"

@@ -13,9 +13,10 @@ from corpora import ENGLISH, byte_options, documents_options, sentences, tokeniz
 from transformer_kit.data import corpus as corpus_module
 from transformer_kit.data import prepare as module
 from transformer_kit.data.dataset import DocumentDataset
-from transformer_kit.data.options import DocumentsOptions, SamplingOptions, TextCorpusOptions, Unit
+from transformer_kit.data.options import DocumentsOptions, TextCorpusOptions, Unit
 from transformer_kit.data.prepare import Prepared, prepare, prepare_split
 from transformer_kit.data.report import report
+from transformer_kit.data.tokenizer_options import SamplingOptions
 from transformer_kit.errors import ConfigError, DataError
 
 BYTES = byte_options()
@@ -214,3 +215,14 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, monkeypatch: pytes
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[2] < 1.3 * peaks[1]
+
+
+def test_one_column_of_tab_separated_lines(tmp_path: Path) -> None:
+    """The other columns are no text; a line without it is named; a column goes with lines alone."""
+    corpus = written(tmp_path, "a\tone two\tx\nb\tthree\n", column=2)
+    assert texts_of(prepare(documents_options(tmp_path, [corpus], unit=Unit.line), BYTES)) == ["one two", "three"]
+    short = written(tmp_path, "a\tone\nb\n", "short.tsv", column=2)
+    with pytest.raises(DataError, match=r"short.tsv, line 2: 1 column"):
+        prepare(documents_options(tmp_path, [short], unit=Unit.line), BYTES)
+    with pytest.raises(ConfigError, match=r"train.0.column: a column can be taken only with unit: line"):
+        prepare(documents_options(tmp_path, [corpus], unit=Unit.block), BYTES)

@@ -15,10 +15,11 @@ from corpora import ENGLISH, GERMAN, MOSES, data_options, made_up, sentences, to
 
 from transformer_kit.data import prepare as module
 from transformer_kit.data.dataset import DatasetWriter, ParallelDataset
-from transformer_kit.data.options import CorpusOptions, FilterOptions, GenerateOptions, SamplingOptions
+from transformer_kit.data.options import CorpusOptions, FilterOptions, GenerateOptions
 from transformer_kit.data.prepare import Prepared, prepare
 from transformer_kit.data.report import report
 from transformer_kit.data.tokenizer import Tokenizers
+from transformer_kit.data.tokenizer_options import SamplingOptions
 from transformer_kit.data.tokenizer_training import Lines
 from transformer_kit.errors import ConfigError, DataError
 

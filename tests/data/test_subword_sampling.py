@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_kit.data import subword_sampling
-from transformer_kit.data.options import Kind
 from transformer_kit.data.sentencepiece_tokenizer import ESCAPE, SPACE, SentencePieceTokenizer
 from transformer_kit.data.subword_sampling import SubwordSampler, make_sampler
 from transformer_kit.data.text_rules import TextRule
+from transformer_kit.data.tokenizer_options import Kind
 from transformer_kit.data.tokenizer_training import train_sentencepiece
 
 SENTENCEPIECE = [Kind.unigram, Kind.bpe]

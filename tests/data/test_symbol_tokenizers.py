@@ -11,12 +11,12 @@ from corpora import ENGLISH, GERMAN, IDENTITY, sentences, tokenizer_options
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_kit.data.options import Kind
 from transformer_kit.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from transformer_kit.data.symbol_tokenizers import ByteTokenizer, CharTokenizer, byte_model, char_model
 from transformer_kit.data.text_rules import TextRule
 from transformer_kit.data.tokenizer import Tokenizer, Tokenizers
 from transformer_kit.data.tokenizer_kinds import KINDS, tokenizer_class
+from transformer_kit.data.tokenizer_options import Kind
 from transformer_kit.data.tokenizer_training import train_model
 from transformer_kit.errors import DataError
 

@@ -12,7 +12,6 @@ from corpora import ENGLISH, GERMAN, MOSES, sentences, tokenizer_options
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_kit.data.options import Kind, TextOptions, TokenizerOptions, Unicode
 from transformer_kit.data.sentencepiece_tokenizer import (
     BOS_ID,
     EOS_ID,
@@ -24,6 +23,7 @@ from transformer_kit.data.sentencepiece_tokenizer import (
 )
 from transformer_kit.data.text_rules import TextRule
 from transformer_kit.data.tokenizer import Tokenizer, Tokenizers
+from transformer_kit.data.tokenizer_options import Kind, TextOptions, TokenizerOptions, Unicode
 from transformer_kit.data.tokenizer_training import train_sentencepiece
 from transformer_kit.errors import DataError
 

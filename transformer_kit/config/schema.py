@@ -13,7 +13,8 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from transformer_kit.config.convert import INTERNAL, Slot
-from transformer_kit.data.options import DataOptions, TokenizerOptions
+from transformer_kit.data.options import DataOptions
+from transformer_kit.data.tokenizer_options import TokenizerOptions
 from transformer_kit.decoding.generation_options import GenerationOptions
 from transformer_kit.decoding.options import DecodingOptions
 from transformer_kit.training.options import OptimizerOptions, ScheduleOptions, TrainerOptions

@@ -13,9 +13,10 @@ from transformer_kit.data.bucket_stream import BucketStream
 from transformer_kit.data.buckets import by_length, cut, sample_seeds
 from transformer_kit.data.dataset import ParallelDataset, TrainingCorpus
 from transformer_kit.data.encoding import resample
-from transformer_kit.data.options import BatchOptions, SamplingOptions
+from transformer_kit.data.options import BatchOptions
 from transformer_kit.data.ragged import Ints, Ragged
 from transformer_kit.data.tokenizer import Tokenizers
+from transformer_kit.data.tokenizer_options import SamplingOptions
 
 SIDES = ("source", "target")
 

@@ -23,6 +23,7 @@ from transformer_kit.data.forms import Form
 from transformer_kit.data.options import DocumentsOptions, TextCorpusOptions, Unit
 from transformer_kit.data.ragged import Ragged, from_lists
 from transformer_kit.data.tokenizer import Tokenizer, Tokenizers
+from transformer_kit.errors import DataError
 
 
 class Documents(Form):
@@ -40,7 +41,7 @@ class Documents(Form):
         return [Path(corpus.text).expanduser()]
 
     def identity(self, corpus: TextCorpusOptions) -> list[Any]:
-        return [corpus.start, corpus.end]
+        return [corpus.start, corpus.end, corpus.column]
 
     def settings(self, training: bool) -> list[Any]:
         return [self.data.unit.value, self.data.bos, self.data.eos]
@@ -52,7 +53,7 @@ class Documents(Form):
 
     def reader(self, corpus: TextCorpusOptions) -> Reader:
         paths = [str(path) for path in self.files(corpus)]
-        return DocumentReader(paths, self.data.unit, corpus.start, corpus.end)
+        return DocumentReader(paths, self.data.unit, corpus.start, corpus.end, corpus.column)
 
     def encoder(self, corpus: TextCorpusOptions, tokenizers: Tokenizers, training: bool) -> Encoder:
         return DocumentEncoder(self.reader(corpus), tokenizers.source, self.data.bos, self.data.eos)
@@ -71,22 +72,34 @@ class DocumentReader(Reader):
     Attributes:
         unit: what one is.
         start, end: the part that is taken, as shares of the file's characters.
+        column: the tab-separated column of each line that is taken, counted from 1; None takes the line.
     """
 
     unit: Unit
     start: float
     end: float
+    column: int | None
 
     def texts(self, chunk: RawChunk, flaws: list[Flaws]) -> list[list[str]]:
         if self.unit is Unit.file:
             return [[self._part(chunk, flaws[0])]]
-        lines = decode_lines(chunk.blocks[0], chunk.first_line, flaws[0])
+        lines = self._lines(chunk, flaws[0])
         return [lines if self.unit is Unit.line else blocks(lines)]
 
     def lines(self, chunk: RawChunk) -> list[list[str]]:
         if self.unit is Unit.file:
             return [self._part(chunk, Flaws()).split("\n")]
-        return [decode_lines(chunk.blocks[0], chunk.first_line, Flaws())]
+        return [self._lines(chunk, Flaws())]
+
+    def _lines(self, chunk: RawChunk, flaws: Flaws) -> list[str]:
+        lines = decode_lines(chunk.blocks[0], chunk.first_line, flaws)
+        if self.column is None:
+            return lines
+        split = [line.split("\t") for line in lines]
+        for number, cells in enumerate(split, chunk.first_line):
+            if len(cells) < self.column:
+                raise DataError(f"{self.paths[0]}, line {number}: {len(cells)} column(s), but `column` is {self.column}")
+        return [cells[self.column - 1] for cells in split]
 
     def _part(self, chunk: RawChunk, flaws: Flaws) -> str:
         text = decode_text(chunk.blocks[0], chunk.first_line, flaws)

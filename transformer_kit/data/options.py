@@ -1,4 +1,4 @@
-"""What a user chooses about corpora, tokenizers and batches. The defaults stand in conf/data and conf/tokenizer.
+"""What a user chooses about corpora and batches. The defaults stand in conf/data.
 
 There are three kinds of data, told apart by `kind`: pairs of lines, documents of running text, texts with labels.
 The corpora alone carry defaults: they are items of a list, for which a YAML file cannot hold any.
@@ -6,7 +6,6 @@ The corpora alone carry defaults: they are items of a list, for which a YAML fil
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -159,7 +158,7 @@ class PairsOptions:
     def problems(self) -> Problems:
         found: Problems = []
         if self.generate is not None:
-            found += _under("generate", self.generate.problems())
+            found += under("generate", self.generate.problems())
             if {self.source_language, self.target_language} != {"en", "de"}:
                 found.append(("generate", "the languages of demo_phrases are en and de, in either direction"))
             if self.train or self.valid or self.test:
@@ -168,7 +167,7 @@ class PairsOptions:
         found += _language("source_language", self.source_language)
         found += _language("target_language", self.target_language)
         found += _temperature(self.temperature) + _workers(self.workers)
-        return found + _under("filter", self.filter.problems()) + _under("batch", self.batch.problems())
+        return found + under("filter", self.filter.problems()) + under("batch", self.batch.problems())
 
 
 @dataclass
@@ -181,6 +180,7 @@ class TextCorpusOptions:
         weight: how often it is drawn, relative to the other corpora of the mixture (> 0).
         start, end: where the part that is taken begins and ends, as shares of the file's characters; only where a whole
             file is a document (`unit: file`).
+        column: take only this tab-separated column of each line, counted from 1; only where lines are documents.
     """
 
     name: str | None = None
@@ -188,6 +188,7 @@ class TextCorpusOptions:
     weight: float = 1.0
     start: float = 0.0
     end: float = 1.0
+    column: int | None = None
 
     def problems(self) -> Problems:
         found: Problems = []
@@ -197,6 +198,8 @@ class TextCorpusOptions:
             found.append(("weight", f"must be greater than 0, not {self.weight}"))
         if not 0 <= self.start < self.end <= 1:
             found.append(("start", f"0 <= start < end <= 1 must hold, not {self.start} and {self.end}"))
+        if self.column is not None and self.column < 1:
+            found.append(("column", f"columns count from 1, not {self.column}"))
         return found
 
 
@@ -249,12 +252,14 @@ class DocumentsOptions:
             for number, corpus in enumerate(getattr(self, split)):
                 if self.unit is not Unit.file and (corpus.start, corpus.end) != (0, 1):
                     found.append((f"{split}.{number}.start", "a part of a file can be taken only with unit: file"))
+                if self.unit is not Unit.line and corpus.column is not None:
+                    found.append((f"{split}.{number}.column", "a column can be taken only with unit: line"))
         found += _language("language", self.language)
         if self.length < 1:
             found.append(("length", f"must be at least 1, not {self.length}"))
         if self.mask_documents and not self.pack:
             found.append(("mask_documents", "rows that are not packed hold one document each: set it to false"))
-        found += _temperature(self.temperature) + _workers(self.workers) + _under("batch", self.batch.problems())
+        found += _temperature(self.temperature) + _workers(self.workers) + under("batch", self.batch.problems())
         return found + _room(self.batch, "length", self.length)
 
 
@@ -324,133 +329,14 @@ class LabelsOptions:
 
     def problems(self) -> Problems:
         found = _splits(self.train, self.valid, self.test) + _language("language", self.language)
-        found += _under("columns", self.columns.problems())
+        found += under("columns", self.columns.problems())
         if self.max_length < 5:
             found.append(("max_length", f"must be at least 5, not {self.max_length}"))
-        found += _workers(self.workers) + _under("batch", self.batch.problems())
+        found += _workers(self.workers) + under("batch", self.batch.problems())
         return found + _room(self.batch, "max_length", self.max_length)
 
 
 DataOptions = PairsOptions | DocumentsOptions | LabelsOptions
-
-
-class Kind(Enum):
-    """What an id stands for: a piece that SentencePiece found (in one of two ways), a character, or a byte."""
-
-    unigram = "unigram"
-    bpe = "bpe"
-    char = "char"
-    byte = "byte"
-
-    @property
-    def tokenizer(self) -> str:
-        """The kind of tokenizer that this makes (`tokenizer_kinds.py`)."""
-        return "sentencepiece" if self in (Kind.unigram, Kind.bpe) else self.value
-
-
-class Unicode(Enum):
-    """SentencePiece's normalisation; `identity` also keeps every space, the others join runs of spaces."""
-
-    identity = "identity"
-    nfkc = "nfkc"
-    nmt_nfkc = "nmt_nfkc"
-
-
-@dataclass
-class TextOptions:
-    """What happens to a line before it is cut into pieces. Stored with the tokenizer and applied at translation too.
-
-    Attributes:
-        normalize: Moses punctuation normalisation.
-        tokenize: Moses tokenisation (undone after decoding).
-        lowercase: lower-case the line.
-        unicode: SentencePiece's own rule, applied last.
-    """
-
-    normalize: bool
-    tokenize: bool
-    lowercase: bool
-    unicode: Unicode
-
-
-@dataclass
-class SamplingOptions:
-    """Subword regularisation, in training only.
-
-    Attributes:
-        alpha: 0 is off. BPE: the probability of dropping a merge. Unigram: the smoothing exponent of the sampled
-            segmentations (smaller is more varied).
-    """
-
-    alpha: float
-
-    def problems(self) -> Problems:
-        found: Problems = []
-        if not 0 <= self.alpha <= 1:
-            found.append(("alpha", f"must be from 0 (off) to 1, not {self.alpha}"))
-        return found
-
-
-@dataclass
-class TokenizerOptions:
-    """A vocabulary to train, or the folder of a trained one.
-
-    Attributes:
-        path: an existing tokenizer folder; all but `sampling` is then taken from there.
-        kind: unigram or bpe (SentencePiece), char or byte.
-        vocab_size: pieces, with the four control pieces, the tags and (with byte fallback) the 256 bytes; for char the
-            most ids, of which the most frequent characters take what is left, or null for all; for byte null.
-        joint: one vocabulary for both languages.
-        byte_fallback: write unknown characters as bytes; then nothing is unknown.
-        character_coverage: the share of the text's characters that the alphabet must cover, from 0.98 to 1
-            (SentencePiece takes no less).
-        max_lines: train on at most this many lines a side, evenly spaced over the corpora; null takes all.
-        mask: whether there is an id that stands for a hidden token.
-        sentinels: how many ids there are that stand for removed spans of text.
-    """
-
-    path: str | None = field(metadata=PATH)
-    kind: Kind
-    vocab_size: int | None
-    joint: bool
-    byte_fallback: bool
-    character_coverage: float
-    max_lines: int | None
-    mask: bool
-    sentinels: int
-    text: TextOptions
-    sampling: SamplingOptions
-
-    def problems(self) -> Problems:
-        found: Problems = []
-        if self.vocab_size is not None and self.vocab_size < 5:
-            found.append(("vocab_size", f"must be at least 5, not {self.vocab_size}"))
-        if self.vocab_size is None and self.kind in (Kind.unigram, Kind.bpe):
-            found.append(("vocab_size", f"kind {self.kind.value} needs a number"))
-        if self.kind in (Kind.char, Kind.byte):
-            found += self._one_way()
-        if not 0.98 <= self.character_coverage <= 1:
-            found.append(("character_coverage", f"must be from 0.98 to 1, not {self.character_coverage}"))
-        if self.max_lines is not None and self.max_lines < 1:
-            found.append(("max_lines", f"must be at least 1 or null, not {self.max_lines}"))
-        if self.sentinels < 0:
-            found.append(("sentinels", f"must be at least 0, not {self.sentinels}"))
-        return found + _under("sampling", self.sampling.problems())
-
-    def _one_way(self) -> Problems:
-        # What characters and bytes leave no choice of.
-        kind = self.kind.value
-        fixed: dict[str, tuple[object, object]] = {
-            "byte_fallback": (self.byte_fallback, False),
-            "character_coverage": (self.character_coverage, 1.0),
-            "text.unicode": (self.text.unicode.value, "identity"),
-            "sampling.alpha": (self.sampling.alpha, 0.0),
-        }
-        fixed |= {"vocab_size": (self.vocab_size, None)} if self.kind is Kind.byte else {}
-        found = [(key, value, only) for key, (value, only) in fixed.items() if value != only]
-        return [
-            (key, f"kind {kind} allows only {json.dumps(only)}, not {json.dumps(value)}") for key, value, only in found
-        ]
 
 
 def _splits(train: Sequence[Any], valid: Sequence[Any], test: Sequence[Any]) -> Problems:
@@ -459,7 +345,7 @@ def _splits(train: Sequence[Any], valid: Sequence[Any], test: Sequence[Any]) -> 
         problem
         for split, corpora in splits.items()
         for number, corpus in enumerate(corpora)
-        for problem in _under(f"{split}.{number}", corpus.problems())
+        for problem in under(f"{split}.{number}", corpus.problems())
     ]
 
 
@@ -480,5 +366,6 @@ def _room(batch: BatchOptions, key: str, length: int) -> Problems:
     return [("batch.tokens", f"must be at least {key} ({length}), not {batch.tokens}")] if batch.tokens < length else []
 
 
-def _under(key: str, found: Problems) -> Problems:
+def under(key: str, found: Problems) -> Problems:
+    """The problems of a part, told under its key."""
     return [(f"{key}.{name}", message) for name, message in found]

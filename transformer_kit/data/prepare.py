@@ -26,12 +26,11 @@ from transformer_kit.data.options import (
     NO_CORPUS,
     CorpusOptions,
     DataOptions,
-    TextOptions,
-    TokenizerOptions,
 )
 from transformer_kit.data.pairs import Pairs
 from transformer_kit.data.text_rules import TextRule
 from transformer_kit.data.tokenizer import Tokenizers
+from transformer_kit.data.tokenizer_options import TextOptions, TokenizerOptions
 from transformer_kit.data.tokenizer_training import Lines, train_model
 from transformer_kit.data.workers import ordered_map
 from transformer_kit.errors import ConfigError, DataError

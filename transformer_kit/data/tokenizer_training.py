@@ -10,10 +10,10 @@ from itertools import islice
 import numpy as np
 import sentencepiece
 
-from transformer_kit.data.options import Kind, TokenizerOptions, Unicode
 from transformer_kit.data.sentencepiece_tokenizer import BOS_ID, EOS_ID, ESCAPE, PAD_ID, SPACE, UNK_ID
 from transformer_kit.data.symbol_tokenizers import byte_model, char_model
 from transformer_kit.data.tokenizer import control_pieces
+from transformer_kit.data.tokenizer_options import Kind, TokenizerOptions, Unicode
 from transformer_kit.errors import DataError
 
 THREADS = 16  # part of the result: sums are formed per thread. Fixed, so that it depends on no machine or setting.
