@@ -226,3 +226,12 @@ def test_one_column_of_tab_separated_lines(tmp_path: Path) -> None:
         prepare(documents_options(tmp_path, [short], unit=Unit.line), BYTES)
     with pytest.raises(ConfigError, match=r"train.0.column: a column can be taken only with unit: line"):
         prepare(documents_options(tmp_path, [corpus], unit=Unit.block), BYTES)
+
+
+def test_another_alphabet_of_equal_size_is_refused(tmp_path: Path) -> None:
+    options = documents_options(tmp_path, [written(tmp_path, "abcd\n")])
+    prepared = prepare(options, byte_options(kind="char"))
+    other = prepare(documents_options(tmp_path, [written(tmp_path, "efgh\n")]), byte_options(kind="char"))
+    assert prepared.tokenizers.source.vocab_size == other.tokenizers.source.vocab_size
+    with pytest.raises(DataError, match="is not the one that the model or data were made with"):
+        DocumentDataset(prepared.train[0].dataset.folder, other.tokenizers.fingerprint)
