@@ -39,7 +39,7 @@ def test_the_best_fills_of_one_mask() -> None:
     assert [fill.probability for fill in found] == pytest.approx(probabilities[best].tolist(), abs=1e-6)
     for fill, token in zip(found, best, strict=True):
         (text, line) = Pieces().decode([[int(token)], [5, int(token), 8]])
-        assert (fill.text, fill.line) == (text.strip(), line)
+        assert (fill.text, fill.line) == (text.strip() or text, line)
 
 
 def test_several_masks_give_the_best_combinations() -> None:

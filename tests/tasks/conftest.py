@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from text_runs import train_on, write_texts
+
 from transformer_kit.config.compose import compose
 from transformer_kit.config.schema import Config
 from transformer_kit.console import NoProgress
@@ -91,3 +93,24 @@ def run_config(overrides: list[str]) -> Callable[..., Config]:
 def trained(run_config: Callable[..., Config], tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """One small run of 60 updates, called `small`."""
     return train(run_config(tmp_path_factory.mktemp("runs"), "run.name=small", "trainer.steps=60"), NoProgress())
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Running and labelled text; see `text_runs.write_texts`."""
+    folder = tmp_path_factory.mktemp("texts")
+    write_texts(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def run_on(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
+    """`run_on("causal")`: the small run of that kind, trained once."""
+    root, made = tmp_path_factory.mktemp("text_runs"), dict[str, Trained]()
+
+    def run(kind: str) -> Trained:
+        if kind not in made:
+            made[kind] = train_on(kind, texts, root)
+        return made[kind]
+
+    return run

@@ -197,9 +197,14 @@ class MaskFiller:
         lines = self.codec.decode(filled, detokenize=detokenize)
         pieces = iter(self.codec.decode([[token] for _, tokens in chosen for token in tokens], detokenize=detokenize))
         return [
-            Fill(" ".join(next(pieces).strip() for _ in tokens), share, line)
+            Fill(" ".join(_bare(next(pieces)) for _ in tokens), share, line)
             for (share, tokens), line in zip(chosen, lines, strict=True)
         ]
+
+
+def _bare(text: str) -> str:
+    """Without the space that a piece may bring along; a space by itself stays."""
+    return text.strip() or text
 
 
 def _joins_spaces(codec: Codec) -> bool:

@@ -25,8 +25,8 @@ class GenerationOptions:
         temperature: logits are divided by this; 0 takes the best token every time.
         top_k: how many of the best tokens may be drawn; 0 is off.
         top_p: draw from the fewest best tokens whose probabilities sum to at least this; 1 is off, 0 takes the best.
-        overflow: what happens where prompt and continuation fill the model (`model.max_length`): `stop`, or `slide`, which
-            goes on from the last half of them, read anew (a decoder-only model).
+        overflow: what happens where prompt and continuation fill the model (`model.max_length`): `stop`, or `slide`,
+            which goes on from the last half of them, read anew (a decoder-only model).
         stop: a continuation ends where one of these strings begins, and leaves it out.
         num_samples: continuations of each prompt.
         seed: of the draws; a result depends on the seed, the number of its line, its sample and its prompt, and on

@@ -74,12 +74,12 @@ def document_marks(loaded: Loaded) -> tuple[tuple[int, ...], frozenset[int]]:
 def check_writes(folder: Path, config: Config) -> None:
     """Raise `RunError` unless the run writes text that goes on from a prompt, or answers a source."""
     kind, family = config.data.kind, config.model.family
+    if kind == "labels":
+        raise RunError(f"{folder} gives labels and writes no text: use `tkit classify`")
     if family == "encoder_only":
         raise RunError(
             f"{folder} reads text and writes none (encoder_only): use `tkit fill-mask`, `classify` or `embed`"
         )
-    if kind == "labels":
-        raise RunError(f"{folder} gives labels and writes no text: use `tkit classify`")
     if kind == "pairs" and family == "decoder_only":
         raise RunError(f"{folder} was trained to translate (prefix_lm): use `tkit translate`")
 
