@@ -68,8 +68,12 @@ class Tokens:
     def to(self, device: torch.device | str) -> Tokens:
         if self.ids.device == torch.device(device):
             return self
-        moved = {name: getattr(self, name) for name in ("ids", "valid", "at", "document", "prefix", "types")}
-        return Tokens(full=self.full, **{k: None if v is None else v.to(device) for k, v in moved.items()})
+
+        def moved(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device)
+
+        ids, valid, at = self.ids.to(device), self.valid.to(device), self.at.to(device)
+        return Tokens(ids, valid, at, self.full, moved(self.document), moved(self.prefix), moved(self.types))
 
 
 def pad(rows: Sequence[Sequence[int] | Tensor], pad_id: int, side: Side = "right", length: int | None = None) -> Tokens:
