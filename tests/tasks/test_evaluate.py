@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sacrebleu
 
-from transformer_kit import Translator
+from transformer_kit import Classifier, Translator
 from transformer_kit.cli.app import main
 from transformer_kit.tasks.train import Trained
+
+Runs = Callable[[str], Trained]
 
 
 def run(*words: str) -> int:
@@ -110,3 +115,106 @@ def test_an_unknown_metric_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     one.write_text("a\n")
     assert run("--hyp", str(one), "--ref", str(one), "--metric", "blue") == 2
     assert "bleu_tok_lc" in capsys.readouterr().err
+
+
+def logged(run: Trained) -> dict[str, float]:
+    rows = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["kind"] == "validation"][-1]
+
+
+def scored(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert run(*words, "--json") == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["causal", "masked", "denoising"])
+def test_running_text_is_scored_as_in_validation(
+    run_on: Runs, texts: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run_on(kind).folder
+    own = scored(capsys, "-m", str(folder), "--checkpoint", "last", "--split", "valid")
+    assert own["scores"]["nll_per_token"] == pytest.approx(logged(run_on(kind))["loss"], rel=1e-5)
+    assert own["scores"]["accuracy"] == pytest.approx(logged(run_on(kind))["accuracy"])
+    given = scored(capsys, "-m", str(folder), "--checkpoint", "last", "--text", str(texts / "valid.txt"))
+    assert given["scores"] == own["scores"]
+    lines = (texts / "valid.txt").read_text().splitlines()
+    assert (given["documents"], given["characters"]) == (len(lines), sum(map(len, lines)))
+    assert given["bytes"] == sum(len(line.encode()) for line in lines) > given["characters"]
+    bits = own["scores"]["nll_per_token"] * own["predicted_tokens"] / math.log(2)
+    assert own["scores"]["bits_per_character"] == pytest.approx(bits / own["characters"])
+    assert own["scores"]["bits_per_byte"] == pytest.approx(bits / own["bytes"])
+    assert own["scores"]["perplexity"] == pytest.approx(math.exp(own["scores"]["nll_per_token"]))
+
+
+def test_more_context_helps_and_the_rule_is_said(run_on: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(run_on("causal").folder)
+    apart = scored(capsys, "-m", folder)
+    strided = scored(capsys, "-m", folder, "--stride", "1")
+    assert apart["context"] == "windows of 24 tokens, none overlapping"
+    assert "stride 1: each predicts its last 1, from up to 23 before them" in strided["context"]
+    assert strided["predicted_tokens"] == apart["predicted_tokens"]
+    assert strided["scores"]["nll_per_token"] != apart["scores"]["nll_per_token"]
+    assert scored(capsys, "-m", folder, "--stride", "24")["scores"] == pytest.approx(apart["scores"])
+    assert run("-m", folder, "--stride", "25") == 2
+    assert "must be from 1 to 24" in capsys.readouterr().err
+    assert run("-m", folder) == 0
+    out = capsys.readouterr().out
+    assert "test.txt: 17 documents" in out
+    assert "context: windows of 24 tokens, none overlapping" in out
+    assert run("-m", str(run_on("masked").folder), "--stride", "3") == 2
+    assert "--stride is for causal models" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["labels", "pairs_of_texts"])
+def test_a_classifier_is_scored(run_on: Runs, texts: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(run_on(kind).folder)
+    valid = scored(capsys, "-m", folder, "--checkpoint", "last", "--split", "valid")
+    assert valid["scores"]["accuracy"] == pytest.approx(logged(run_on(kind))["accuracy"])
+    found = scored(capsys, "-m", folder)
+    path = texts / ("test.tsv" if kind == "labels" else "test.pairs")
+    rows = [line.rsplit("\t", 1) for line in path.read_text().splitlines()]
+    verdicts = Classifier(folder).classify([text for text, _ in rows])
+    right = sum(one is not None and one.label == label for one, (_, label) in zip(verdicts, rows, strict=True))
+    assert found["examples"] == len(rows) == 17
+    assert found["scores"]["accuracy"] == pytest.approx(right / 17)
+    assert found["scores"]["accuracy_low"] <= right / 17 <= found["scores"]["accuracy_high"]
+    assert sum(map(sum, found["confusion"])) == 17
+    assert sum(found["confusion"][i][i] for i in range(len(found["confusion"]))) == right
+    assert set(found["classes"]) == set(Classifier(folder).labels)
+    assert scored(capsys, "-m", folder, "--tsv", str(path))["scores"] == found["scores"]
+    assert run("-m", folder) == 0
+    out = capsys.readouterr().out
+    for word in ("accuracy", "macro F1", "precision", "is \\ taken for"):
+        assert word in out
+
+
+def test_a_label_that_the_run_does_not_know_is_named(
+    run_on: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.tsv"
+    path.write_text("good\tyes\nbad\tperhaps\n")
+    assert run("-m", str(run_on("labels").folder), "--tsv", str(path)) == 1
+    assert f"{path}, line 2: the label 'perhaps' is none of the run's (maybe, no, yes)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "says"),
+    [
+        ("causal", ("--src", "x", "--ref", "y"), "--src is for runs that learn from pairs"),
+        ("labels", ("--text", "x"), "--text is for runs that learn from documents"),
+        ("causal", ("--tsv", "x"), "--tsv is for runs that learn from labels"),
+    ],
+)
+def test_options_of_other_kinds_are_refused(
+    run_on: Runs, kind: str, words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("-m", str(run_on(kind).folder), *words) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_translator_takes_no_text(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("-m", str(trained.folder), "--text", "x") == 2
+    assert "--text is for runs that learn from documents" in capsys.readouterr().err
+    assert run("--hyp", "x", "--ref", "y", "--stride", "3") == 2
+    assert "need -m RUN" in capsys.readouterr().err
