@@ -89,3 +89,15 @@ def test_files(rows: list[Row], tmp_path: Path) -> None:
     markdown = paths[1].read_text("utf-8").splitlines()
     assert markdown[0] == "| size | lr | parameters | perplexity | BLEU | time | status |"
     assert r"no \| room" in markdown[5]
+
+
+def test_without_translations_accuracy_is_shown_and_perplexity_where_it_is_known() -> None:
+    classifiers = [Outcome("done", 7, seconds=5.0, accuracy=share) for share in (0.5, 0.875)]
+    columns, cells = report.for_people(make_rows([point(0), point(1)], classifiers, [], None))
+    assert columns[-4:] == ["parameters", "accuracy", "time", "status"]
+    assert [row[-3] for row in cells] == ["50.00%", "87.50%"]
+    models = [Outcome("done", 7, perplexity=4.5, accuracy=0.25), Outcome("failed", error="no room")]
+    columns, cells = report.for_people(make_rows([point(0), point(1)], models, [], None))
+    assert columns[-5:-2] == ["parameters", "perplexity", "accuracy"]
+    assert cells[0][-4:-2] == ["4.500", "25.00%"]
+    assert "accuracy" in report.for_programs(make_rows([point(0)], models[:1], [], None)).splitlines()[0]

@@ -40,7 +40,7 @@ class Outcome:
     Attributes:
         status: done or failed.
         parameters: number of them, shared ones counted once.
-        perplexity, bleu: of the model that the run offers, on the validation data.
+        perplexity, bleu, accuracy: of the model that the run offers, on the validation data.
         seconds: of training.
         signature: how the BLEU score was computed.
         hypotheses: the translations behind the BLEU score, one a sentence.
@@ -55,6 +55,7 @@ class Outcome:
     signature: str | None = None
     hypotheses: tuple[str, ...] | None = None
     error: str | None = None
+    accuracy: float | None = None
 
 
 def points(overrides: Sequence[str]) -> list[Point]:

@@ -13,19 +13,22 @@ CSV, MARKDOWN = "table.csv", "table.md"
 
 
 def for_people(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Columns and cells: the axes, then parameters, perplexity, BLEU with its mark, time, status."""
-    axes = _axes(rows)
-    columns = [*axes, "parameters", "perplexity", "BLEU", "time", "status"]
+    """Columns and cells: the axes, then parameters, what was measured (BLEU with its mark), time, status."""
+    axes, measured = _axes(rows), _measured(rows)
+    columns = [*axes, "parameters", *measured, "time", "status"]
     cells = []
     for row in rows:
         outcome = row.outcome
-        bleu = "" if outcome.bleu is None else f"{outcome.bleu:.2f}{row.mark and ' '}{row.mark}"
+        figures = {
+            "perplexity": "" if outcome.perplexity is None else f"{outcome.perplexity:.3f}",
+            "BLEU": "" if outcome.bleu is None else f"{outcome.bleu:.2f}{row.mark and ' '}{row.mark}",
+            "accuracy": "" if outcome.accuracy is None else f"{outcome.accuracy:.2%}",
+        }
         cells.append(
             [
                 *_settings(row, axes),
                 "" if outcome.parameters is None else f"{outcome.parameters:,}",
-                "" if outcome.perplexity is None else f"{outcome.perplexity:.3f}",
-                bleu,
+                *(figures[name] for name in measured),
                 "" if outcome.seconds is None else duration(outcome.seconds),
                 outcome.status if outcome.error is None else f"{outcome.status}: {outcome.error}",
             ]
@@ -48,11 +51,13 @@ def notes(rows: Sequence[Row]) -> list[str]:
 def for_programs(rows: Sequence[Row]) -> str:
     """CSV with every digit; empty where nothing is known."""
     axes = _axes(rows)
-    columns = [*axes, "parameters", "perplexity", "bleu", "difference", "p_value", "seconds", "status", "error", "run"]
+    figured = ["parameters", "perplexity", "bleu", "accuracy", "difference", "p_value", "seconds"]
+    columns = [*axes, *figured, "status", "error", "run"]
     cells = []
     for row in rows:
         outcome = row.outcome
-        figures = (outcome.parameters, outcome.perplexity, outcome.bleu, row.difference, row.p_value, outcome.seconds)
+        scores = (outcome.perplexity, outcome.bleu, outcome.accuracy)
+        figures = (outcome.parameters, *scores, row.difference, row.p_value, outcome.seconds)
         known = ["" if figure is None else repr(figure) for figure in figures]
         cells.append([*_settings(row, axes), *known, outcome.status, outcome.error or "", row.point.name])
     return csv_table(columns, cells)
@@ -77,6 +82,14 @@ def write(rows: Sequence[Row], folder: Path) -> list[Path]:
         temporary.write_text(text, encoding="utf-8", newline="\n")
         temporary.replace(path)
     return paths
+
+
+def _measured(rows: Sequence[Row]) -> list[str]:
+    """The scores that are shown: perplexity and BLEU of translators; without BLEU, accuracy, and perplexity if known."""
+    outcomes = [row.outcome for row in rows]
+    if any(one.bleu is not None for one in outcomes) or all(one.accuracy is None for one in outcomes):
+        return ["perplexity", "BLEU"]
+    return [*(["perplexity"] if any(one.perplexity is not None for one in outcomes) else []), "accuracy"]
 
 
 def _axes(rows: Sequence[Row]) -> list[str]:

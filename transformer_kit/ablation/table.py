@@ -36,20 +36,20 @@ class Row:
 
 
 def make_rows(
-    points: Sequence[Point], outcomes: Sequence[Outcome], references: Sequence[Sequence[str]], metric: Metric
+    points: Sequence[Point], outcomes: Sequence[Outcome], references: Sequence[Sequence[str]], metric: Metric | None
 ) -> list[Row]:
     """One row a point, in order.
 
     Args:
         references: of the sentences that the hypotheses translate; one list a reference translation.
-        metric: which the BLEU scores were computed with.
+        metric: which the BLEU scores were computed with; None where nothing was translated.
 
     Source: paired bootstrap, Koehn 2004; each row is compared with the first alone.
     """
     rows = []
     baseline = outcomes[0].hypotheses if outcomes else None
     for point, outcome in zip(points, outcomes, strict=True):
-        if point.order == 0 or baseline is None or outcome.hypotheses is None:
+        if point.order == 0 or baseline is None or outcome.hypotheses is None or metric is None:
             rows.append(Row(point, outcome))
             continue
         compared = paired_bootstrap(baseline, outcome.hypotheses, references, metric, samples=SAMPLES, seed=SEED)

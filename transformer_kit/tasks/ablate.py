@@ -21,6 +21,7 @@ from transformer_kit.config.compose import compose_points
 from transformer_kit.config.run_folder import read_result, run_name, run_path
 from transformer_kit.config.schema import AblateConfig, Config
 from transformer_kit.data.corpus import read_lines
+from transformer_kit.data.options import PairsOptions
 from transformer_kit.errors import ConfigError, Interrupted, RunError
 from transformer_kit.evaluation.bleu import Metric
 from transformer_kit.logs import get_logger
@@ -96,6 +97,9 @@ def run_point(config_dirs: Sequence[str], overrides: Sequence[str]) -> None:
 
 def _tables(todo: Sequence[Point], configs: Sequence[Config], folder: Path) -> Ablation:
     first = configs[0]
+    if not isinstance(first.data, PairsOptions):
+        rows = make_rows(todo, [_outcome(config, [], None) for config in configs], [], None)
+        return Ablation(rows, write(rows, folder))
     references = _references(first)
     name = first.trainer.validation.bleu
     metric = Metric(name or "bleu", lowercase=False, language=first.data.target_language)
@@ -118,7 +122,7 @@ def _outcome(config: Config, references: Sequence[str], signature: str | None) -
         why = "it left no result" if result is None else str(result.get("error", result.get("status")))
         return Outcome("failed", error=" ".join(why.split()))
     hypotheses = None
-    if (folder / HYPOTHESES).is_file() and _references(config) == list(references):
+    if references and (folder / HYPOTHESES).is_file() and _references(config) == list(references):
         hypotheses = tuple(read_lines(folder / HYPOTHESES))
     scores = result["scores"]
     return Outcome(
@@ -129,6 +133,7 @@ def _outcome(config: Config, references: Sequence[str], signature: str | None) -
         seconds=result["seconds"],
         signature=signature if "bleu" in scores else None,
         hypotheses=hypotheses,
+        accuracy=scores.get("accuracy"),
     )
 
 
