@@ -85,7 +85,7 @@ def write(rows: Sequence[Row], folder: Path) -> list[Path]:
 
 
 def _measured(rows: Sequence[Row]) -> list[str]:
-    """The scores that are shown: perplexity and BLEU of translators; without BLEU, accuracy, and perplexity if known."""
+    """What is shown: perplexity and BLEU of translators; without BLEU, accuracy, and perplexity if it is known."""
     outcomes = [row.outcome for row in rows]
     if any(one.bleu is not None for one in outcomes) or all(one.accuracy is None for one in outcomes):
         return ["perplexity", "BLEU"]
