@@ -184,7 +184,9 @@ def _config(found: Foreigner, output: Path) -> Config:
         length = max(1, min(plain["data"]["length"], longest))
         bos = found.layout not in WITHOUT_BOS
         plain["data"] |= {"length": length, "pack": family == "decoder_only", "bos": bos, "eos": found.ends}
-        plain["data"]["mask_documents"] = plain["data"]["mask_documents"] and family == "decoder_only"
+        # Without EOS the next BOS is the end of a document, which a model learns where it sees across.
+        masked = plain["data"]["mask_documents"] and found.ends
+        plain["data"]["mask_documents"] = masked and family == "decoder_only"
     if labels is not None:
         plain["objective"] |= {"pooling": "first", "pooler": True}
     return typed(Config, plain, [], [], check=False)
