@@ -40,13 +40,14 @@ def convert(
     Local files alone are read, safetensors and never pickles; nothing that comes with a model is run.
     """
     imports = source.startswith(("hf:", "llama2c:"))
+    exports = "exporting a run"
     problems = [
-        f"{option}: is for {'exporting a run' if imports else 'importing llama2c:FILE'}"
-        for option, given, fits in (
-            ("--to", to, not imports),
-            ("--layout", layout, not imports),
-            ("--checkpoint", checkpoint, not imports),
-            ("--tokenizer", tokenizer, source.startswith("llama2c:")),
+        f"{option}: is for {use}"
+        for option, given, fits, use in (
+            ("--to", to, not imports, exports),
+            ("--layout", layout, not imports, exports),
+            ("--checkpoint", checkpoint, not imports, exports),
+            ("--tokenizer", tokenizer, source.startswith("llama2c:"), "importing llama2c:FILE"),
         )
         if given is not None and not fits
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -36,6 +36,8 @@ class Case:
         mutations: dotted options of ours and the value that must not go unnoticed.
         positions: whether the oracle takes the positions of a left-padded row.
         left: whether the oracle can read a left-padded row at all.
+        alone: in float64 the oracle reads one row at a time: its softmax is float32, where a row of padding that sees
+            nothing is not a number.
         prepare: what is done to the oracle before anything.
     """
 
@@ -46,6 +48,7 @@ class Case:
     exact: float = 1e-9
     positions: bool = True
     left: bool = True
+    alone: bool = False
     prepare: Callable[[Any], None] = field(default=lambda model: None)
 
     def __str__(self) -> str:
@@ -166,6 +169,11 @@ def oracle_logits(case: Case, model: Any, given: Inputs, side: str = "right", **
             **more,
         )
     return real(found.logits, batch.target)
+
+
+def logits_alone(case: Case, model: Any, given: Inputs) -> Tensor:
+    """The oracle's logits, one row at a time and so without padding."""
+    return torch.cat([oracle_logits(case, model, replace(given, rows=[row])) for row in given.rows])
 
 
 def our_logits(model: Model, given: Inputs, side: str = "right") -> Tensor:

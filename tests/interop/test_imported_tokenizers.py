@@ -190,10 +190,7 @@ def pieces(**options: Any) -> bytes:
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(CORPUS),
         model_writer=out,
-        vocab_size=90,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        **options,
+        **{"vocab_size": 90, "hard_vocab_limit": False, "minloglevel": 2} | options,
     )
     return out.getvalue()
 

@@ -131,6 +131,7 @@ CASES = [
         ),
         {"attention.window": 6, "position.theta": 100.0},
         exact=IN_SINGLE,
+        alone=True,
     ),
     Case(
         "mistral-35-window-3",
@@ -148,6 +149,7 @@ CASES = [
         ),
         {"attention.window": None, "position.layout": "interleaved"},
         exact=IN_SINGLE,
+        alone=True,
     ),
 ]
 

@@ -115,5 +115,7 @@ def test_published_configuration(name: str) -> None:
     if name == "mistral_7b":
         named["max_length"] = 32768
     if "layout" in named["position"]:
-        named["position"]["layout"] = "half"  # the named models have their pairs adjoin, which is the same but for order
+        named["position"]["layout"] = (
+            "half"  # the named models have their pairs adjoin, which is the same but for order
+        )
     check_holds(name, named, options)

@@ -159,7 +159,7 @@ class Bert(Layout):
         if options["pooler"]:
             rules += linear("pooler", self.pooler_name(extent), dim, dim, True)
         if head:
-            rules += self.head_rules(vocab, dim)
+            rules += self.head_rules(vocab, dim, tied)
             if not tied:
                 rules.append(matrix("head.weight", self.output_names()[0], vocab, dim))
         if extent.classes:
@@ -171,11 +171,11 @@ class Bert(Layout):
         """What the projection to the vocabulary is called."""
         return ("cls.predictions.decoder.weight",)
 
-    def head_rules(self, vocab: int, dim: int) -> Iterator[Rule]:
-        """The head of a masked language model but the projection's matrix."""
+    def head_rules(self, vocab: int, dim: int, tied: bool) -> Iterator[Rule]:
+        """The head of a masked language model but the projection's matrix; a projection of its own has its own bias."""
         yield from linear("head.transform", "cls.predictions.transform.dense", dim, dim, True)
         yield from norm("head.norm", "cls.predictions.transform.LayerNorm", dim, True)
-        yield Rule("head.bias", (Piece("cls.predictions.bias", (vocab,), ("cls.predictions.decoder.bias",)),))
+        yield _bias("cls.predictions.bias", "cls.predictions.decoder.bias", vocab, tied)
 
     def pooler_name(self, extent: Extent) -> str:
         return f"{self.stem}.pooler.dense"
@@ -207,16 +207,22 @@ class Roberta(Bert):
     def output_names(self) -> tuple[str, ...]:
         return ("lm_head.decoder.weight",)
 
-    def head_rules(self, vocab: int, dim: int) -> Iterator[Rule]:
+    def head_rules(self, vocab: int, dim: int, tied: bool) -> Iterator[Rule]:
         yield from linear("head.transform", "lm_head.dense", dim, dim, True)
         yield from norm("head.norm", "lm_head.layer_norm", dim, True)
-        yield Rule("head.bias", (Piece("lm_head.bias", (vocab,), ("lm_head.decoder.bias",)),))
+        yield _bias("lm_head.bias", "lm_head.decoder.bias", vocab, tied)
 
     def pooler_name(self, extent: Extent) -> str:
         return "classifier.dense" if extent.classes else f"{self.stem}.pooler.dense"
 
     def classifier_name(self) -> str:
         return "classifier.out_proj"
+
+
+def _bias(shared: str, own: str, vocab: int, tied: bool) -> Rule:
+    """The bias of the logits: one tensor of two names, or two of which the projection's own is read."""
+    piece = Piece(shared, (vocab,), aliases=(own,)) if tied else Piece(own, (vocab,), shadows=(shared,))
+    return Rule("head.bias", (piece,))
 
 
 def _pooler_of_body(name: str) -> str:

@@ -29,11 +29,13 @@ class Piece:
         name: with its prefix.
         shape: as in the file.
         aliases: further names under which the same tensor may stand there, or instead of it.
+        shadows: names of what the other program keeps beside it and does not read: copies when written.
     """
 
     name: str
     shape: tuple[int, ...]
     aliases: tuple[str, ...] = ()
+    shadows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,11 @@ def _take(left: dict[str, Tensor], piece: Piece, rule: Rule, names: Names, wrong
         spelling = next((name for name in _spellings(alias, names.prefixes) if name in left), None)
         if spelling is not None:
             taken.append((spelling, left.pop(spelling)))
+    for shadow in piece.shadows:
+        spelling = next((name for name in _spellings(shadow, names.prefixes) if name in left), None)
+        if spelling is not None:
+            unread = spelling, left.pop(spelling)
+            taken = taken or [unread]
     if not taken:
         if rule.optional:
             return torch.zeros(piece.shape)
@@ -241,7 +248,8 @@ def _theirs(tensor: Tensor, rule: Rule) -> Iterator[tuple[str, Tensor]]:
     heights = [piece.shape[axis] for piece in rule.pieces]
     for piece, part in zip(rule.pieces, tensor.split(heights), strict=True):
         shaped = part.T if rule.transposed else part
-        yield piece.name, shaped.reshape(piece.shape).contiguous()
+        for name in (piece.name, *piece.shadows):
+            yield name, shaped.reshape(piece.shape).contiguous().clone()
 
 
 def _listed(what: str, wrong: Sequence[str]) -> str:
