@@ -9,18 +9,21 @@ from typing import Any
 
 import pytest
 import torch
-from test_imported_tokenizers import bart, gpt2, marian, pieces, unigram, wordpiece
+from test_imported_tokenizers import CORPUS, bart, gpt2, marian, pieces, unigram, wordpiece
 from test_tables import config as foreign_config
 
 from transformer_kit.batch import Batch, pad
 from transformer_kit.cli.app import main
 from transformer_kit.config.build import build_model
+from transformer_kit.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from transformer_kit.data.tokenizer import Tokenizers
+from transformer_kit.data.tokenizers_imported import AS_IT_IS
 from transformer_kit.errors import CheckpointError, ConfigError, RunError
 from transformer_kit.interop.files import read_config, read_tensors, write_folder
 from transformer_kit.interop.foreign import Foreign
 from transformer_kit.interop.layouts import LAYOUTS, layout_of
 from transformer_kit.tasks import convert
+from transformer_kit.tasks.foreign_tokenizer import tokenizer_files
 from transformer_kit.tasks.load import load
 from transformer_kit.training.weights import unique_tensors
 
@@ -50,7 +53,9 @@ def foreign(name: str, folder: Path, **changes: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", list(WRITERS))
+@pytest.mark.parametrize(
+    "name", [name if name == "marian" else pytest.param(name, marks=pytest.mark.slow) for name in WRITERS]
+)
 def test_there_and_back(name: str, tmp_path: Path) -> None:
     folder = foreign(name, tmp_path / "foreign")
     run = convert.import_model(f"hf:{folder}", tmp_path / "runs" / "one")
@@ -110,10 +115,9 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["foreign"]
 
 
-def own_run(tmp_path: Path, options: dict[str, Any]) -> Path:
+def own_run(tmp_path: Path, options: dict[str, Any], kind: str = "bpe") -> Path:
     """A run as training leaves it, as far as an export looks."""
-    model = pieces(pad_id=0, unk_id=1, bos_id=2, eos_id=3, pad_piece="<pad>")
-    tokenizers = Tokenizers.one(_sentencepiece(model))
+    tokenizers = Tokenizers.one(sentencepiece(kind))
     rows = tokenizers.source.vocab_size
     state = unique_tensors(build_model(options, rows, rows))
     found = convert.Foreigner("none", options, state, tokenizers)
@@ -123,10 +127,9 @@ def own_run(tmp_path: Path, options: dict[str, Any]) -> Path:
     return tmp_path / "run"
 
 
-def _sentencepiece(model: bytes) -> Any:
-    from transformer_kit.data.sentencepiece_tokenizer import SentencePieceTokenizer
-    from transformer_kit.data.tokenizers_imported import AS_IT_IS
-
+def sentencepiece(kind: str) -> SentencePieceTokenizer:
+    """A tokenizer of ours."""
+    model = pieces(pad_id=0, unk_id=1, bos_id=2, eos_id=3, pad_piece="<pad>", model_type=kind)
     return SentencePieceTokenizer(model, AS_IT_IS)
 
 
@@ -192,3 +195,28 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert left.value.code == 0
     assert capsys.readouterr().out == ""
     assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+FITS = [("llama", "bpe"), ("mistral", "bpe"), ("t5", "unigram"), ("marian", "bpe"), ("marian", "unigram")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("layout", "kind"), FITS)
+def test_other_programs_read_our_pieces(layout: str, kind: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="the oracle, transformers, is not installed (extra: dev)")
+    own = sentencepiece(kind)
+    files, why = tokenizer_files(Tokenizers.one(own), layout)
+    assert not why
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": layout, "vocab_size": own.vocab_size}))
+    read = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert (read.pad_token_id, read.eos_token_id, read.unk_token_id) == (0, 3, 1)
+    assert own.encode(CORPUS[:5]) == [read(line, add_special_tokens=False)["input_ids"] for line in CORPUS[:5]]
+
+
+def test_pieces_that_others_would_read_otherwise_stay_here() -> None:
+    for layout, kind in (("llama", "unigram"), ("t5", "bpe"), ("bert", "bpe"), ("gpt2", "unigram")):
+        files, why = tokenizer_files(Tokenizers.one(sentencepiece(kind)), layout)
+        assert not files
+        assert layout in why

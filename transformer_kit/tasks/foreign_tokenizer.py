@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from transformer_kit.data.sentencepiece_tokenizer import SentencePieceTokenizer
+from transformer_kit.data.subword_sampling import BPESampler, make_sampler
 from transformer_kit.data.tokenizer import Tokenizer, Tokenizers
 from transformer_kit.data.tokenizers_imported import ImportedTokenizer
 
@@ -40,6 +41,9 @@ def tokenizer_files(tokenizers: Tokenizers, layout: str) -> tuple[dict[str, byte
         return {}, f"the {layout} layout has no file for a SentencePiece model"
     if not tokenizers.joint:
         return {}, f"the {layout} layout has one vocabulary, this model two"
+    wanted = "unigram" if layout == "t5" else "bpe"
+    if isinstance(make_sampler(tokenizers.source.model, 0.0), BPESampler) != (wanted == "bpe"):
+        return {}, f"programs that read the {layout} layout take a {wanted} SentencePiece model"
     about = _about(layout) | ({"extra_ids": 0} if layout == "t5" else {"add_bos_token": True, "add_eos_token": False})
     return {PIECE_FILES[layout]: tokenizers.source.model, "tokenizer_config.json": _json(about)}, ""
 
