@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ from transformer_kit import Generator
 from transformer_kit.cli.app import main
 from transformer_kit.errors import ConfigError, RunError
 from transformer_kit.tasks.convert import import_model
-from transformer_kit.tasks.generate import make_generator
+from transformer_kit.tasks.generate import generate_pipe, make_generator
 from transformer_kit.tasks.train import Trained
 
 Runs = Callable[[str], Trained]
@@ -136,3 +137,24 @@ def test_stories_are_told_byte_for_byte(tmp_path: Path, capsys: pytest.CaptureFi
     batched = Generator(tmp_path / "stories", *words).generate(prompts)
     assert batched[0].encode() == golden
     assert batched == [Generator(tmp_path / "stories", *words).generate([prompt])[0] for prompt in prompts]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("TKIT_DATA" not in os.environ, reason="TKIT_DATA names no folder with robustness/blns.txt")
+def test_naughty_strings_keep_their_lines(run_on: Runs) -> None:
+    text = (Path(os.environ["TKIT_DATA"]) / "robustness" / "blns.txt").read_bytes()
+    sink = io.BytesIO()
+    generator = make_generator(run_on("causal").folder, ["generation.max_new_tokens=3", "generation.temperature=3"])
+    generate_pipe(io.BytesIO(text), sink, generator, as_json=False, escapes=True)
+    assert sink.getvalue().count(b"\n") == text.count(b"\n") + (not text.endswith(b"\n"))
+
+
+@pytest.mark.slow
+def test_head_ends_quietly(run_on: Runs) -> None:
+    command = (
+        f"yes good | head -300 | {' '.join(GENERATE)} -m '{run_on('causal').folder}' generation.chunk=20 | head -1"
+    )
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=True)
+    assert done.stdout.count(b"\n") == 1
+    assert b"Traceback" not in done.stderr
+    assert b"Broken" not in done.stderr

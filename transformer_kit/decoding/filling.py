@@ -159,17 +159,16 @@ class MaskFiller:
         rows = self.frame.rows(texts)
         places = [[at for at, token in enumerate(ids) if token == self.mask_id] for ids in texts]
 
-        def probabilities() -> Tensor:
+        def logits() -> Tensor:
             tokens = self.frame.tokens(rows).to(next(self.model.parameters()).device)
             hidden = self.model.read(tokens).hidden
             shift = len(self.frame.before)
             where = [(row, at + shift) for row, found in enumerate(places) for at in found]
             rows_at, cells_at = (torch.tensor(part, device=hidden.device) for part in zip(*where, strict=True))
-            logits = self.model.logits(hidden[rows_at, cells_at]).double()
-            logits[:, self.barred] = -torch.inf
-            return logits.softmax(1)
+            return self.model.logits(hidden[rows_at, cells_at])
 
-        found = evaluated(self.model, self.options.precision, probabilities)
+        scores = evaluated(self.model, self.options.precision, logits).double()
+        found = scores.index_fill(1, torch.tensor(self.barred, dtype=torch.int64), -torch.inf).softmax(1)
         if not bool(found.isfinite().all()):
             raise RunError("a mask has no probabilities: the model's outputs are not numbers; was it trained?")
         values, ids = top_k(found, min(self.fills, found.shape[1]))

@@ -272,7 +272,7 @@ class Generator:
             logits[torch.tensor(early, device=logits.device)[:, None], _ids(self.marks.ends, logits)] = -torch.inf
         if not bool(logits.amax(1).isfinite().all()):
             raise RunError("no token has a finite score: the model's outputs are not numbers; was it trained?")
-        uniform = torch.tensor([row.random.random() for row in rows], dtype=torch.float64, device=logits.device)
+        uniform = torch.tensor([row.random.random() for row in rows], dtype=torch.float64)
         chosen = next_tokens(logits, self.options, uniform)
         if seen is not None:
             seen.scatter_(1, chosen[:, None], True)

@@ -239,13 +239,13 @@ class LineClassifier:
         return from_lists(self.encoder.encode(list(lines)))
 
     def _read(self, first: Ragged, second: Ragged | None) -> list[Verdict]:
-        def probabilities() -> Tensor:
+        def logits() -> Tensor:
             tokens = self.tokens(first, second).to(_device(self.model))
             nothing = torch.zeros(len(first), 1, dtype=torch.int64)  # labels that nobody looks at
             batch = Batch(None, tokens, nothing, nothing.bool(), 0, nothing[:, 0])
-            return self.model(batch).hidden[:, 0].double().softmax(1)
+            return self.model(batch).hidden[:, 0]
 
-        found = evaluated(self.model, self.options.precision, probabilities)
+        found = evaluated(self.model, self.options.precision, logits).double().softmax(1)
         if not bool(found.isfinite().all()):
             raise RunError("a line has no probabilities: the model's outputs are not numbers; was it trained?")
         best = found.argmax(1).tolist()

@@ -97,7 +97,16 @@ def draw(logits: Tensor, uniform: Tensor) -> Tensor:
 
 
 def next_tokens(logits: Tensor, options: GenerationOptions, uniform: Tensor) -> Tensor:
-    """(R,) int64: the best token of each row where the temperature is 0, else a draw."""
+    """The best token of each row where the temperature is 0, else a draw.
+
+    Args:
+        logits: (R, V).
+        uniform: (R,) float64 in [0, 1), on the CPU.
+
+    Shape:
+        (R,) int64, on the device of the logits.
+    """
     if options.temperature == 0:
         return logits.argmax(1)  # the first of equal ones
-    return draw(shape(logits, options), uniform)
+    device = torch.device("cpu") if logits.device.type == "mps" else logits.device  # MPS has no float64
+    return draw(shape(logits.to(device), options), uniform.to(device)).to(logits.device)

@@ -52,7 +52,9 @@ def make_generator(
     else:
         reader = SourceReader(model, source.specials.pad, target.specials.start, options.precision, device)
         ends = frozenset({target.specials.eos})
-        marks = Marks(source.specials.pad, (), (source.specials.eos,), ends, target.specials.all)
+        written = {*target.head_ids, *(target.specials.sentinels if loaded.config.data.kind == "documents" else ())}
+        barred = target.specials.all - written  # sentinels are what a span-corruption model answers with
+        marks = Marks(source.specials.pad, (), (source.specials.eos,), ends, barred)
     return Generator(model, reader, source, target, marks, options, model_limit(loaded.config))
 
 
