@@ -70,6 +70,12 @@ def check_gradients(case: Case) -> None:
     if any(name == "final_logits_bias" for name, _ in model.named_buffers()):
         del own_grads["head.bias"], expected_grads["head.bias"]  # fixed there, learnt here
     assert own_grads.keys() == expected_grads.keys()
+    worst = max(
+        difference(own_grads[name], grad) / float(grad.abs().max())
+        for name, grad in expected_grads.items()
+        if grad.any()
+    )
+    print(f"{case.name} gradients: {worst:.2g} of a tensor's largest")
     floor = 1e-5 * max(float(grad.abs().max()) for grad in expected_grads.values())
     for name, grad in expected_grads.items():
         torch.testing.assert_close(

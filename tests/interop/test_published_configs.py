@@ -100,7 +100,12 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
 }
 
 
-@pytest.mark.parametrize("name", list(PUBLISHED))
+QUICK = ("t5_v1_1_small", "mistral_7b")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PUBLISHED]
+)
 def test_published_configuration(name: str) -> None:
     config, parameters = PUBLISHED[name]
     layout = layout_of(config)
