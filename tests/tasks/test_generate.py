@@ -14,9 +14,10 @@ import pytest
 
 from transformer_kit import Generator
 from transformer_kit.cli.app import main
+from transformer_kit.config.compose import compose
 from transformer_kit.errors import ConfigError, RunError
 from transformer_kit.tasks.convert import import_model
-from transformer_kit.tasks.generate import generate_pipe, make_generator
+from transformer_kit.tasks.generate import check_writes, generate_pipe, make_generator
 from transformer_kit.tasks.train import Trained
 
 Runs = Callable[[str], Trained]
@@ -86,6 +87,12 @@ def test_a_translator_is_sampled(trained: Trained) -> None:
 def test_runs_that_do_not_write_are_refused(run_on: Runs, kind: str, says: str) -> None:
     with pytest.raises(RunError, match=says):
         make_generator(run_on(kind).folder)
+
+
+def test_a_decoder_that_translates_is_refused(tmp_path: Path) -> None:
+    config = compose("train", ["model=decoder_only", "objective=prefix_lm", "data=demo"], check=False)
+    with pytest.raises(RunError, match="was trained to translate.*use `tkit translate`"):
+        check_writes(tmp_path, config)
 
 
 def test_wrong_options_are_named(run_on: Runs) -> None:
