@@ -91,7 +91,7 @@ def test_runs_that_do_not_write_are_refused(run_on: Runs, kind: str, says: str) 
 
 def test_a_decoder_that_translates_is_refused(tmp_path: Path) -> None:
     config = compose("train", ["model=decoder_only", "objective=prefix_lm", "data=demo"], check=False)
-    with pytest.raises(RunError, match="was trained to translate.*use `tkit translate`"):
+    with pytest.raises(RunError, match=r"was trained to translate.*use `tkit translate`"):
         check_writes(tmp_path, config)
 
 
