@@ -175,7 +175,14 @@ def test_a_tokenizer_larger_than_its_model_is_refused(tmp_path: Path) -> None:
 def test_damaged_and_missing_files_are_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no tokenizer that can be read"):
         read_tokenizers(tmp_path, Model("gpt2", {}, 9, 9))
-    for text in ("{", "[]", '{"model": 3}', '{"model": {"type": "BPE", "vocab": {"a": 0}}}'):
+    for text in (
+        "{",
+        "[]",
+        '{"model": 3}',
+        '{"model": {"vocab": [[]]}}',
+        '{"model": {}, "added_tokens": [3]}',
+        '{"model": {"type": "BPE", "vocab": {"a": 0}}}',
+    ):
         (tmp_path / "tokenizer.json").write_text(text)
         with pytest.raises(DataError, match=r"tokenizer\.json|nothing says"):
             read_tokenizers(tmp_path, Model("gpt2", {}, 9, 9))

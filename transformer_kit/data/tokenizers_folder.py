@@ -82,7 +82,9 @@ def _pieces(folder: Path, name: str, model: Model) -> PieceTokenizer:
     pieces, sentinels = piece_model(data, name), dict[int, int]()
     size = len(pieces)
     if model.layout == "t5":
-        count = int(_about(folder).get("extra_ids", EXTRA_IDS))
+        count = _about(folder).get("extra_ids", EXTRA_IDS)
+        if not isinstance(count, int) or count < 0:
+            raise DataError(f"{folder}: extra_ids={count!r} in tokenizer_config.json: must be a whole number")
         sentinels = {number: size + count - 1 - number for number in range(count)}
         size += count
 

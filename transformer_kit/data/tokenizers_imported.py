@@ -134,7 +134,18 @@ def parsed_json(model: bytes) -> dict[str, Any]:
 
 
 def json_names(data: Mapping[str, Any]) -> dict[int, str]:
-    """The piece of every id of a `tokenizer.json`."""
+    """The piece of every id of a `tokenizer.json`.
+
+    Raises:
+        DataError: its vocabulary is none.
+    """
+    try:
+        return _json_names(data)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"tokenizer.json is damaged: no vocabulary of pieces and ids ({error!r})") from None
+
+
+def _json_names(data: Mapping[str, Any]) -> dict[int, str]:
     vocab = data["model"].get("vocab", {})
     pairs = vocab.items() if isinstance(vocab, dict) else ((entry[0], number) for number, entry in enumerate(vocab))
     names = {int(number): str(name) for name, number in pairs}

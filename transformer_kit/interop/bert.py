@@ -54,7 +54,7 @@ class Bert(Layout):
             d_ff=hf.integer("intermediate_size", 3072),
             num_heads=hf.integer("num_attention_heads", 12),
             head_dim=None,
-            encoder=hf.integer("num_hidden_layers", 12),
+            encoder=hf.layers("num_hidden_layers", 12),
             decoder=None,
             tie="output" if hf.flag("tie_word_embeddings", True) else "none",
             max_length=hf.integer("max_position_embeddings", 512) - self.spare(hf),

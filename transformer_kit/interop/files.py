@@ -54,6 +54,7 @@ def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
     text = json.dumps(dict(config), indent=2, ensure_ascii=False) + "\n"
     (folder / CONFIG).write_text(text, encoding="utf-8")
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
+    (folder / WEIGHTS).chmod(0o644)  # the library makes it private
 
 
 def _shards(folder: Path) -> dict[str, Tensor]:

@@ -21,6 +21,8 @@ ACTIVATIONS = {
 }
 """Their names of activations, and ours. Where several are the same function, the first is written."""
 
+MOST_LAYERS = 10_000
+
 
 class Foreign:
     """A foreign `config.json`, with the answers that a wrong or unknown value deserves.
@@ -53,6 +55,17 @@ class Foreign:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise self.refuse(key, value, "must be a whole number of at least 1")
         return value
+
+    def layers(self, key: str, default: int) -> int:
+        """A number of layers: a whole number that a file can hold.
+
+        Raises:
+            ConfigError: it is none, or beyond any model.
+        """
+        count = self.integer(key, default)
+        if count > MOST_LAYERS:
+            raise self.refuse(key, count, f"no model has more than {MOST_LAYERS:,} layers")
+        return count
 
     def number(self, key: str, default: float) -> float:
         value = self.get(key, default)

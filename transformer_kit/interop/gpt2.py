@@ -32,7 +32,7 @@ class GPT2(Layout):
             num_heads=hf.integer("n_head", 12),
             head_dim=None,
             encoder=None,
-            decoder=hf.integer("n_layer", 12),
+            decoder=hf.layers("n_layer", 12),
             tie="output" if hf.flag("tie_word_embeddings", True) else "none",
             max_length=hf.integer("n_positions", 1024),
             rates=make.dropout(

@@ -39,7 +39,7 @@ class Llama(Layout):
             num_heads=heads,
             head_dim=hf.integer("head_dim", dim // heads),
             encoder=None,
-            decoder=hf.integer("num_hidden_layers", 32),
+            decoder=hf.layers("num_hidden_layers", 32),
             tie="output" if hf.flag("tie_word_embeddings", False) else "none",
             max_length=max_length,
             rates=make.dropout(0.0, 0.0, hf.number("attention_dropout", 0.0), 0.0),

@@ -26,7 +26,7 @@ class T5(Layout):
     def read(self, hf: Foreign, tensors: Collection[str] | None) -> Plain:
         hf.architecture("T5ForConditionalGeneration", "T5WithLMHeadModel")
         hf.must_be("is_decoder", False)
-        layers = hf.integer("num_layers", 6)
+        layers = hf.layers("num_layers", 6)
         tied = hf.flag("tie_word_embeddings", True)
         scaled = hf.flag("scale_decoder_outputs", tied)
         if not scaled and tensors is not None:  # newer configurations say "tied" of every model
@@ -39,7 +39,7 @@ class T5(Layout):
             num_heads=hf.integer("num_heads", 8),
             head_dim=hf.integer("d_kv", 64),
             encoder=layers,
-            decoder=hf.integer("num_decoder_layers", layers),
+            decoder=hf.layers("num_decoder_layers", layers),
             tie="three_way" if tied else "inputs",
             max_length=hf.integer("n_positions", 512),
             rates=make.dropout(rate, rate, rate, rate),
