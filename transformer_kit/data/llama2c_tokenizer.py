@@ -13,9 +13,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformer_kit.batch import Specials
 from transformer_kit.data.tokenizers_imported import ImportedTokenizer
 from transformer_kit.errors import DataError
+from transformer_kit.specials import Specials
 
 UNKNOWN, BOS, EOS, FIRST_BYTE = 0, 1, 2, 3
 BYTE = re.compile(rb"<0x([0-9A-F]{2})>")
