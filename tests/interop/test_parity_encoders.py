@@ -23,6 +23,7 @@ from hf_oracle import Case, config_of, difference, inputs, oracle, ours, scatter
 
 from transformer_kit.batch import Tokens
 from transformer_kit.config.build import build_model
+from transformer_kit.interop.files import write_folder
 from transformer_kit.interop.layouts import layout_of
 from transformer_kit.models.classifier import Classifier
 from transformer_kit.models.encoder_only import EncoderOnly
@@ -110,9 +111,16 @@ def bare(case: Case) -> Any:
     return model
 
 
+def load(auto: Any, folder: Path) -> Any:
+    """The oracle's model of a folder, in which every tensor had its place."""
+    model, info = auto.from_pretrained(folder, attn_implementation="eager", output_loading_info=True)
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    return model.eval()
+
+
 @parametrize([CASES[0], CASES[3]])
 @torch.no_grad()
-def test_states_pooler_and_segments(case: Case) -> None:
+def test_states_pooler_and_segments(case: Case, tmp_path: Path) -> None:
     model = bare(case)
     _, own = ours(model)
     assert isinstance(own, EncoderOnly)
@@ -124,11 +132,16 @@ def test_states_pooler_and_segments(case: Case) -> None:
     assert difference(own.pool(hidden), found.pooler_output) <= SINGLE
     without = own.read(tokens).hidden
     assert (difference(without[tokens.valid], hidden[tokens.valid]) > SINGLE) == (model.config.type_vocab_size > 1)
+    config, tensors = config_of(model), dict(model.state_dict())
+    layout = layout_of(config)
+    write_folder(tmp_path, *layout.to_hf(layout.from_hf(tensors, config), layout.model_options(config, tensors.keys())))
+    again = load(transformers.AutoModel, tmp_path)(tokens.ids, attention_mask=tokens.valid.long(), token_type_ids=types)
+    assert difference(again.pooler_output, found.pooler_output) <= 1e-6
 
 
 @parametrize([CASES[0], CASES[2]])
 @torch.no_grad()
-def test_classifier(case: Case) -> None:
+def test_classifier(case: Case, tmp_path: Path) -> None:
     torch.manual_seed(0)
     config = case.config()
     config._attn_implementation, config.num_labels = "eager", 5
@@ -147,6 +160,9 @@ def test_classifier(case: Case) -> None:
     assert written["architectures"] == [type(model).__name__]
     again = layout.from_hf(tensors, written)
     assert all(torch.equal(again[name], state[name]) for name in state)
+    write_folder(tmp_path, written, tensors)
+    loaded = load(transformers.AutoModelForSequenceClassification, tmp_path)
+    assert difference(loaded(batch.target.ids, attention_mask=batch.target.valid.long()).logits, expected) <= 1e-6
 
 
 @torch.no_grad()
