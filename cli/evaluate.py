@@ -86,11 +86,11 @@ def evaluate(
     if model is not None and (kind := _kind(model, source, metric, output, text, stride, tsv)) != "pairs":
         from transformer_kit.cli import evaluate_reports as reports
 
-        given, chosen = overrides or [], {"split": split, "checkpoint": checkpoint}
+        chosen = reports.Chosen(split, overrides or [], checkpoint, as_json)
         if kind == "documents":
-            reports.text(model, text, as_json, stride=stride, overrides=given, **chosen)
+            reports.text(model, text, chosen, stride=stride)
         else:
-            reports.labels(model, tsv, as_json, bootstrap=bootstrap, seed=seed, overrides=given, **chosen)
+            reports.labels(model, tsv, chosen, bootstrap=bootstrap, seed=seed)
         return
     if text or tsv or stride is not None:
         raise ConfigError("--text, --stride and --tsv need -m RUN")

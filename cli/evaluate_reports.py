@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_kit.console import print_table
@@ -12,19 +13,25 @@ from transformer_kit.tasks.evaluate_labels import evaluate_labels
 from transformer_kit.tasks.evaluate_text import evaluate_text
 
 
-def text(
-    run: Path,
-    files: Sequence[Path] | None,
-    as_json: bool,
-    *,
-    split: str,
-    stride: int | None,
-    overrides: Sequence[str],
-    checkpoint: str | None,
-) -> None:
+@dataclass(frozen=True)
+class Chosen:
+    """What the command line says of any kind of run: the data's split, overrides, the checkpoint, JSON or a table."""
+
+    split: str
+    overrides: Sequence[str]
+    checkpoint: str | None
+    as_json: bool
+
+
+def text(run: Path, files: Sequence[Path] | None, chosen: Chosen, *, stride: int | None) -> None:
     """How well a run predicts a text."""
     found = evaluate_text(
-        run, files or None, split=split, stride=stride, overrides=overrides, checkpoint=checkpoint
+        run,
+        files or None,
+        split=chosen.split,
+        stride=stride,
+        overrides=chosen.overrides,
+        checkpoint=chosen.checkpoint,
     )
     scores, total = found.scores, found.scores.likelihood
     values = {
@@ -34,7 +41,7 @@ def text(
         "bits per character": scores.bits_per_character,
         "bits per byte": scores.bits_per_byte,
     }
-    if as_json:
+    if chosen.as_json:
         facts = {
             "what": found.what,
             "documents": found.documents,
@@ -44,7 +51,8 @@ def text(
             "context": scores.rule,
             "seconds": found.seconds,
         }
-        print(json.dumps(facts | {"scores": {name.replace(" ", "_"): value for name, value in values.items()}}, indent=2))
+        scored = {name.replace(" ", "_"): value for name, value in values.items()}
+        print(json.dumps(facts | {"scores": scored}, indent=2))
         return
     title = f"{found.what}: {found.documents:,} documents, {total.tokens:,} tokens predicted in {found.seconds:.1f} s"
     rows = [[name, f"{value:.4f}"] for name, value in values.items()]
@@ -53,23 +61,19 @@ def text(
     print(f"bits: all predicted tokens over {scores.characters:,} characters, {scores.bytes:,} bytes")
 
 
-def labels(
-    run: Path,
-    files: Sequence[Path] | None,
-    as_json: bool,
-    *,
-    split: str,
-    bootstrap: int,
-    seed: int,
-    overrides: Sequence[str],
-    checkpoint: str | None,
-) -> None:
+def labels(run: Path, files: Sequence[Path] | None, chosen: Chosen, *, bootstrap: int, seed: int) -> None:
     """How often a run is right."""
     found = evaluate_labels(
-        run, files or None, split=split, bootstrap=bootstrap, seed=seed, overrides=overrides, checkpoint=checkpoint
+        run,
+        files or None,
+        split=chosen.split,
+        bootstrap=bootstrap,
+        seed=seed,
+        overrides=chosen.overrides,
+        checkpoint=chosen.checkpoint,
     )
     scores = found.scores
-    if as_json:
+    if chosen.as_json:
         classes = {
             one.label: {"precision": one.precision, "recall": one.recall, "f1": one.f1, "examples": one.support}
             for one in scores.classes

@@ -134,7 +134,9 @@ def test_beams_of_a_prefix_go_on_as_the_whole_row_says(slot: str, name: str) -> 
     prefix = Tokens(source.ids, source.valid, source.at, source.full, prefix=source.valid)
     other = Tokens(changed, source.valid, source.at, source.full, prefix=source.valid)
     assert (read(subject, prefix)[2, 3] != read(subject, other)[2, 3]).any()
-    assert torch.equal(read(subject, source)[2, :16], read(subject, Tokens(changed, source.valid, source.at, False))[2, :16])
+    assert torch.equal(
+        read(subject, source)[2, :16], read(subject, Tokens(changed, source.valid, source.at, False))[2, :16]
+    )
 
 
 @every_way
@@ -162,7 +164,8 @@ def test_padding_changes_nothing(family: str, slot: str, name: str, side: Side) 
     subject, alone = model(family, slot, name), pad(rows(5), PAD)
     expected = subject.read(alone).hidden[0]
     for cells in (1, 20):
-        close(subject.read(pad(rows(5), PAD, side, 5 + cells)).hidden[0][pad(rows(5), PAD, side, 5 + cells).valid[0]], expected)
+        wide = pad(rows(5), PAD, side, 5 + cells)
+        close(subject.read(wide).hidden[0][wide.valid[0]], expected)
     block = pad(rows(5, 17, 1), PAD, side)
     close(subject.read(block).hidden[0][block.valid[0]], expected)
 

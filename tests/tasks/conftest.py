@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from text_runs import train_on, write_texts
 
 from transformer_kit.config.compose import compose

@@ -21,7 +21,10 @@ DOCUMENTS = ["data=text", "data.length=24", "data.batch.tokens=192"]
 LABELS = ["data=labels", "data.max_length=48", "data.batch.tokens=256", "objective=classification"]
 KINDS = {
     "causal": ["model=decoder_only", "model.decoder.layers=2", "objective=causal_lm", *DOCUMENTS],
-    "masked": ["model=encoder_only", "model.encoder.layers=2", "objective=masked_lm", "tokenizer.mask=true", *DOCUMENTS],
+    "masked": [
+        *("model=encoder_only", "model.encoder.layers=2", "objective=masked_lm", "tokenizer.mask=true"),
+        *DOCUMENTS,
+    ],
     "denoising": [
         "model=encoder_decoder", "model.encoder.layers=1", "model.decoder.layers=1", "objective=denoising_bart",
         "tokenizer.mask=true", *DOCUMENTS,
@@ -32,7 +35,7 @@ KINDS = {
 
 
 def write_texts(folder: Path) -> None:
-    """`<split>.txt`, a sentence a line; `<split>.tsv`, sentence TAB label; `<split>.pairs`, two sentences and a label."""
+    """`<split>.txt`: a sentence a line; `<split>.tsv`: with a label; `<split>.pairs`: two sentences and a label."""
     draw = random.Random(3)
     for split, count in (("train", 120), ("valid", 13), ("test", 17)):
         lines = [" ".join(draw.choices(WORDS, k=draw.randint(2, 7))) + "." for _ in range(count)]

@@ -98,7 +98,9 @@ class DocumentReader(Reader):
         split = [line.split("\t") for line in lines]
         for number, cells in enumerate(split, chunk.first_line):
             if len(cells) < self.column:
-                raise DataError(f"{self.paths[0]}, line {number}: {len(cells)} column(s), but `column` is {self.column}")
+                raise DataError(
+                    f"{self.paths[0]}, line {number}: {len(cells)} column(s), but `column` is {self.column}"
+                )
         return [cells[self.column - 1] for cells in split]
 
     def _part(self, chunk: RawChunk, flaws: Flaws) -> str:

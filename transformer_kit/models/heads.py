@@ -18,8 +18,8 @@ class Head(nn.Module):
     W is the table of an embedding, shared with it, or the head's own. The projection itself is left to the caller, who
     does it in chunks and only where a label counts.
 
-    Build-time facts, taken if the constructor names them: `dim`, `vocab_size`, `tied` (the embedding to share, or None),
-    `make_norm`.
+    Build-time facts, taken if the constructor names them: `dim`, `vocab_size`, `tied` (the embedding to share, or
+    None), `make_norm`.
     """
 
     def prepare(self, hidden: Tensor) -> Tensor:

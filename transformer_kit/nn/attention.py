@@ -37,8 +37,8 @@ class SelfView:
 class Attention(nn.Module):
     """The attention slot: self-attention by `forward`, cross-attention by `remember` once and `cross` per call.
 
-    Build-time facts: `dim`, `num_heads`, `head_dim`, `v_head_dim`, `dropout`, `make_head_norm` (builds a norm of a given
-    width).
+    Build-time facts: `dim`, `num_heads`, `head_dim`, `v_head_dim`, `dropout`, `make_head_norm` (builds a norm of a
+    given width).
 
     Attributes:
         window: self-attention sees only cells fewer than this many away; None: all. The stack makes the mask.

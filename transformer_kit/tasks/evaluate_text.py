@@ -110,16 +110,16 @@ def _corpora(loaded: Loaded, files: Sequence[Path] | None, split: str) -> list[T
     return found
 
 
-def _batches(
-    loaded: Loaded, data: DocumentsOptions, ids: Ragged, stride: int | None
-) -> tuple[Iterator[Batch], str]:
+def _batches(loaded: Loaded, data: DocumentsOptions, ids: Ragged, stride: int | None) -> tuple[Iterator[Batch], str]:
     """What is predicted, and from what, in words."""
     length, budget, objective = min(data.length, model_limit(loaded.config)), data.batch.tokens, loaded.objective
     if not isinstance(objective, CausalLM):
         if stride is not None:
             raise ConfigError("--stride is for causal models; this one predicts what its objective hides")
         options: Any = replace(data, length=length)
-        return validation_batches(Held(ids), options, objective.collate), "what its objective hides, the same every time"
+        return validation_batches(
+            Held(ids), options, objective.collate
+        ), "what its objective hides, the same every time"
     if stride is not None and not 1 <= stride <= length:
         raise ConfigError(f"--stride is {stride}; it must be from 1 to {length}, the tokens of a window")
     rule = ContextRule(length, stride or length)
