@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -165,3 +166,8 @@ def test_final_best_without_scores_is_the_last(make):
     assert final_weights(setup.store, replace(setup.options, final="best"))[1:] == ("last", [4])
     with pytest.raises(CheckpointError, match="no checkpoint"):
         final_weights(make(folder="empty").store, setup.options)
+
+
+def test_weights_can_be_read_by_others(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "model.safetensors", {"a": torch.ones(3)})
+    assert (tmp_path / "model.safetensors").stat().st_mode & 0o777 == 0o644

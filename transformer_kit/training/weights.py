@@ -27,6 +27,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     temporary = path.with_name(path.name + ".tmp")
     try:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, {"format": "pt"})
+        temporary.chmod(0o644)  # the library makes it private, and a run is read by others too
         flush(temporary)
         temporary.replace(path)
     except BaseException:
