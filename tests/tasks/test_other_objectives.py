@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 from pathlib import Path
 
@@ -164,3 +165,16 @@ def test_changed_labels_are_refused(text: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError):
         run("classification", text, tmp_path, "run.name=one", "trainer.steps=3", "run.resume=changed",
             f"data.train=[{{tsv: '{text}/more.tsv'}}]")  # fmt: skip
+
+
+def test_a_language_model_shows_samples_at_each_validation(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A beginning of a validation document, a bar, the continuation; the same prompts every time."""
+    monkeypatch.setattr(logging.getLogger("transformer_kit"), "level", logging.INFO)
+    made = run("causal_lm", text, tmp_path, "trainer.steps=20", "trainer.validation.samples=2")
+    lines = [line.split(" INFO ", 1)[1] for line in (made.folder / "train.log").read_text().splitlines()]
+    samples = [line.strip() for line in lines if line.startswith("  ") and "|" in line]
+    assert len(samples) == 4
+    first = (text / "valid.txt").read_text().splitlines()[0]
+    assert [sample.split("|")[0] for sample in samples[::2]] == [first[:11]] * 2  # BOS is the twelfth token

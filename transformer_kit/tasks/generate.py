@@ -8,14 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from torch import nn
+
 from transformer_kit.batch import Specials
 from transformer_kit.config.schema import Config
 from transformer_kit.data.options import DocumentsOptions
+from transformer_kit.data.tokenizer import Tokenizers
+from transformer_kit.decoding.generation_options import GenerationOptions
 from transformer_kit.decoding.generator import Generation, Generator
 from transformer_kit.decoding.pipe import line_pipe, write
 from transformer_kit.decoding.prompts import CausalReader, Marks, Reader, SourceReader
 from transformer_kit.errors import RunError
-from transformer_kit.tasks.load import Loaded, load, model_limit, set_threads
+from transformer_kit.tasks.load import load, model_limit, set_threads
 
 
 def make_generator(
@@ -41,31 +45,35 @@ def make_generator(
     options = loaded.config.generation
     if stop:
         options = replace(options, stop=list(stop))
-    source, target = loaded.tokenizers.source, loaded.tokenizers.target
-    model: Any = loaded.model  # of one of two families, by `check_writes`
+    return generator_of(loaded.model, loaded.tokenizers, loaded.config, options)
+
+
+def generator_of(model: nn.Module, tokenizers: Tokenizers, config: Config, options: GenerationOptions) -> Generator:
+    """A generator with a model that writes text (see `check_writes`), as its configuration trains it."""
+    source, target = tokenizers.source, tokenizers.target
+    one: Any = model  # of one of two families
     device = next(model.parameters()).device
     reader: Reader[Any]
-    if loaded.config.model.family == "decoder_only":
-        reader = CausalReader(model, target.specials.pad, options.precision, device)
-        before, ends = document_marks(loaded)
+    if config.model.family == "decoder_only":
+        reader = CausalReader(one, target.specials.pad, options.precision, device)
+        before, ends = document_marks(config, target.specials)
         marks = Marks(target.specials.pad, before, (), ends, target.specials.all)
     else:
-        reader = SourceReader(model, source.specials.pad, target.specials.start, options.precision, device)
+        reader = SourceReader(one, source.specials.pad, target.specials.start, options.precision, device)
         ends = frozenset({target.specials.eos})
-        written = {*target.head_ids, *(target.specials.sentinels if loaded.config.data.kind == "documents" else ())}
+        written = {*target.head_ids, *(target.specials.sentinels if config.data.kind == "documents" else ())}
         barred = target.specials.all - written  # sentinels are what a span-corruption model answers with
         marks = Marks(source.specials.pad, (), (source.specials.eos,), ends, barred)
-    return Generator(model, reader, source, target, marks, options, model_limit(loaded.config))
+    return Generator(model, reader, source, target, marks, options, model_limit(config))
 
 
-def document_marks(loaded: Loaded) -> tuple[tuple[int, ...], frozenset[int]]:
+def document_marks(config: Config, specials: Specials) -> tuple[tuple[int, ...], frozenset[int]]:
     """What the run's data put in front of a document, and the ids that end one.
 
     Where documents have no EOS but BOS, and a model saw one behind the other, the next BOS is the end. Without either
     nothing is: the model has never seen a text end, and would end one by accident.
     """
-    specials: Specials = loaded.tokenizers.target.specials
-    data = loaded.config.data
+    data = config.data
     assert isinstance(data, DocumentsOptions)
     before = (specials.bos,) if data.bos else ()
     if data.eos:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import islice
 
 from torch import nn
 
 from transformer_kit.config.schema import Config
-from transformer_kit.data.dataset import ParallelDataset
+from transformer_kit.data.dataset import DocumentDataset, ParallelDataset
 from transformer_kit.data.options import PairsOptions
 from transformer_kit.data.prepare import Prepared
 from transformer_kit.data.streams import validation_batches
@@ -18,9 +19,12 @@ from transformer_kit.evaluation.bleu import Metric
 from transformer_kit.evaluation.perplexity import likelihood
 from transformer_kit.logs import get_logger
 from transformer_kit.objectives.base import Objective
+from transformer_kit.tasks.generate import generator_of
 from transformer_kit.tasks.load import model_limit
 
 log = get_logger(__name__)
+
+PROMPT_TOKENS, SAMPLE_TOKENS = 12, 48
 
 
 class Validation:
@@ -40,6 +44,8 @@ class Validation:
         self.translations: Translations | None = None
         if isinstance(prepared.data, PairsOptions) and config.trainer.validation.bleu is not None:
             self.translations = Translations(config, prepared.valid, prepared.tokenizers)
+        writes = prepared.data.kind == "documents" and config.model.family == "decoder_only"
+        self._samples = Samples(config, prepared.valid, prepared.tokenizers) if writes else None
 
     def __call__(self, model: nn.Module) -> Mapping[str, float]:
         prepared, collate = self._prepared, self._objective.collate
@@ -50,7 +56,26 @@ class Validation:
             scores["perplexity"] = total.perplexity
         if self.translations is not None:
             scores["bleu"] = self.translations.score(model)
+        if self._samples is not None:
+            self._samples.show(model)
         return scores
+
+
+class Samples:
+    """What a language model makes of the beginnings of validation documents, for the log."""
+
+    def __init__(self, config: Config, dataset: DocumentDataset, tokenizers: Tokenizers) -> None:
+        self._config, self._tokenizers = config, tokenizers
+        shown = min(config.trainer.validation.samples, len(dataset))
+        rows = [dataset.ids[row][:PROMPT_TOKENS].tolist() for row in range(shown)]
+        self._prompts = tokenizers.target.decode(rows)
+
+    def show(self, model: nn.Module) -> None:
+        """Continue each beginning; the same draws at every validation."""
+        options = replace(self._config.generation, num_samples=1, max_new_tokens=SAMPLE_TOKENS)
+        generator = generator_of(model, self._tokenizers, self._config, options)
+        for prompt, found in zip(self._prompts, generator.generate(self._prompts), strict=True):
+            log.info("  %s|%s", *(text.replace("\n", "\\n") for text in (prompt, found[0].text)))
 
 
 class Translations:
