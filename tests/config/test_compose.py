@@ -120,6 +120,39 @@ def test_constructors_are_asked_before_any_work() -> None:
     assert "objective.chunk=0" in found[2]
 
 
+TEXT = ("data=text", "data.train=[{text: a.txt}]", "data.length=32", "model/size=tiny", "tokenizer=char")
+LABELS = ("data=labels", "data.train=[{tsv: a.tsv}]", "objective=classification", "model/size=tiny", "tokenizer=char")
+CAUSAL = (*TEXT, "model=decoder_only", "objective=causal_lm")
+MASKED = (*TEXT, "model=encoder_only", "objective=masked_lm", "tokenizer.mask=true")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((*CAUSAL, "objective=masked_lm"), ["objective: MaskedLM trains models", "objective: MaskedLM needs a mask"]),
+        ((*CAUSAL, "objective=prefix_lm"), ["data: PrefixLM learns from pairs, these are documents"]),
+        ((*CAUSAL, "model=t5_small"), ["objective: CausalLM trains models of the family decoder_only"]),
+        ((*CAUSAL, "model=gpt22"), ["model=gpt22: model has no 'gpt22'; did you mean 'gpt2'?"]),
+        ((*CAUSAL, "objective=causl"), ["objective=causl: objective has no 'causl'"]),
+        ((*CAUSAL, "model/head=none"), ["model.head: this model has no output over a vocabulary"]),
+        ((*MASKED, "model/head=none"), ["model.head: this model has no output over a vocabulary"]),
+        ((*LABELS, "model=encoder_only", "model/head=none", "data.max_length=2000"), ["data.max_length=2000: makes"]),
+        ((*CAUSAL, "init.from=''"), ["init.from: is empty"]),
+        ((*CAUSAL, "trainer.best_metric=bleu"), ["trainer.best_metric: the validation of this run measures no bleu"]),
+        ((*LABELS, "trainer.best_metric=perplexity"), ["trainer.best_metric: the validation of this run measures no"]),
+        ((*SMALL, "trainer.validation.bleu=foo"), ["trainer.validation.bleu: must be one of bleu, "]),
+        ((*CAUSAL, "tokenizer.joint=false"), ["tokenizer.joint: data.kind=documents has one side"]),
+        ((*CAUSAL, "model.embedding.types=-1"), ["model.embedding.types: must be at least 0, got -1"]),
+        ((*TEXT, "objective=denoising_t5", "tokenizer.sentinels=1"), ["objective: SpanCorruption needs at least 2"]),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_told_alone(given: tuple[str, ...], said: list[str]) -> None:
+    """Nothing is said of options that nobody chose, and nothing is left for training to find."""
+    found = [line for line in errors(*given, check=True) if not line.startswith("data.batch.tokens")]
+    assert all(any(line.startswith(start) for start in said) for line in found), found
+    assert found
+
+
 @pytest.mark.parametrize(("size", "value"), [("d_model", 0), ("d_model", -4), ("d_ff", -1), ("num_heads", 0)])
 def test_sizes_out_of_range_are_told_not_built(size: str, value: int) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -280,3 +280,17 @@ def test_sst2(tmp_path: Path) -> None:
     assert prepared.labels == ["0", "1"]
     assert (len(prepared.train[0].dataset), len(prepared.valid)) == (6920, 872)
     assert sum(len(batch.sample_ids) for batch in epoch_of(stream_of(prepared))) == 6920
+
+
+def test_one_label_is_nothing_to_learn(tmp_path: Path) -> None:
+    train = written(tmp_path, "a\tsame\nb\tsame\n")
+    with pytest.raises(DataError, match=r"data\.train holds only the label 'same': two are needed"):
+        prepare(labels_options(tmp_path, [train]), BYTES)
+
+
+def test_texts_taken_for_labels_do_not_fill_the_screen(tmp_path: Path) -> None:
+    train = written(tmp_path, "".join(f"{n}\t{n} {'long ' * 50}\n" for n in range(40)))
+    valid = written(tmp_path, f"1\tnew {'long ' * 50}\n", "valid.tsv")
+    with pytest.raises(DataError, match="is none of the training text's") as caught:
+        prepare(labels_options(tmp_path, [train], valid=[valid]), BYTES)
+    assert len(str(caught.value).partition("the label")[2]) < 700

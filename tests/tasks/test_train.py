@@ -134,6 +134,14 @@ def test_a_failure_is_recorded_and_can_be_mended(tmp_path: Path, run_config: Mak
         train(config, NoProgress())
 
 
+def test_a_wrong_start_can_be_mended(tmp_path: Path, run_config: Make) -> None:
+    with pytest.raises(ConfigError, match=r"init\.freeze: no parameter begins with 'nothing'"):
+        train(run_config(tmp_path, "init.freeze=[nothing]", "trainer.steps=2"), NoProgress())
+    assert not (tmp_path / "run" / "environment.json").exists(), "it has not begun"
+    run = train(run_config(tmp_path, "init.freeze=[encoder]", "trainer.steps=2"), NoProgress())
+    assert run.result["status"] == "complete"
+
+
 def test_the_average_is_the_mean_of_its_checkpoints(tmp_path: Path, run_config: Make) -> None:
     average = ["trainer.average={kind: last, count: 3}", "trainer.final=average", "trainer.save_every=4"]
     run = train(run_config(tmp_path, "run.name=x", "trainer.steps=13", *average), NoProgress())

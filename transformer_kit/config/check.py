@@ -15,33 +15,38 @@ from transformer_kit.config.convert import Reader
 from transformer_kit.config.parts import part
 from transformer_kit.config.schema import SLOTS, Config, ModelOptions
 from transformer_kit.errors import ConfigError
+from transformer_kit.models.base import Model
 from transformer_kit.objectives.base import Objective
 
 VOCABULARY = 7  # any size would do: nothing that is checked depends on it
+FITTED = frozenset({"model", "objective", "data", "tokenizer"})
+"""Groups that must fit each other. Where one that was chosen does not exist, nothing can be said of that."""
 ANY_SPECIALS = Specials(pad=0, bos=2, eos=3, unk=1, mask=4, sentinels=(5, 6), vocab_size=VOCABULARY, start=2)
 
 
-def model_problems(config: Config | Mapping[str, Any]) -> list[str]:
+def model_problems(config: Config | Mapping[str, Any], *, fit: bool = True) -> list[str]:
     """One line per problem of `model` and `objective`.
 
     Args:
         config: a whole configuration, whose model is built on the meta device; or, where other parts are wrong, its
             plain data, of which as much is checked as can be.
+        fit: also look at what does not fit together, where each part is right by itself.
     """
     problems: list[str] = []
+    built: Model | None = None
     model = config.model if isinstance(config, Config) else _readable_model(config)
     if isinstance(model, ModelOptions):
-        problems += _build_problems(model)
+        built = _built(model, problems)
     else:
         _check_slots(config, problems)
     objective = config.objective if isinstance(config, Config) else config.get("objective")
     if isinstance(objective, Mapping) and "_target_" in objective:
         try:
-            made = build_objective(objective, specials=_planned(config))
+            made = build_objective(objective, specials=_planned(config) if fit else ANY_SPECIALS)
         except ConfigError as error:
             problems += error.problems
         else:
-            problems += _fit_problems(made, config) if isinstance(config, Config) else []
+            problems += _fit_problems(made, config, built) if fit and isinstance(config, Config) else []
     return problems
 
 
@@ -50,11 +55,11 @@ def _planned(config: Config | Mapping[str, Any]) -> Specials:
     if not isinstance(config, Config) or config.tokenizer.path is not None:
         return ANY_SPECIALS
     tokenizer = config.tokenizer
-    sentinels = ANY_SPECIALS.sentinels if tokenizer.sentinels else ()
+    sentinels = ANY_SPECIALS.sentinels[: max(0, tokenizer.sentinels)]
     return replace(ANY_SPECIALS, mask=ANY_SPECIALS.mask if tokenizer.mask else None, sentinels=sentinels)
 
 
-def _fit_problems(objective: Objective, config: Config) -> list[str]:
+def _fit_problems(objective: Objective, config: Config, built: Model | None) -> list[str]:
     """What does not fit together of objective, model and data, each right by itself."""
     name, model, data = type(objective).__name__, config.model, config.data
     found = []
@@ -66,15 +71,25 @@ def _fit_problems(objective: Objective, config: Config) -> list[str]:
         found.append(f"data: {name} learns from {objective.reads}, these are {data.kind}: set data={example}")
     if data.kind == "documents" and (longest := objective.longest(data.length, data.pack)) > model.max_length:
         found.append(f"data.length={data.length}: makes rows of {longest} tokens; model.max_length={model.max_length}")
+    if data.kind == "labels" and data.max_length > model.max_length:
+        found.append(
+            f"data.max_length={data.max_length}: makes rows of so many tokens; model.max_length={model.max_length}"
+        )
+    if built is not None and not found:
+        try:
+            objective.check(built)
+        except ConfigError as error:
+            found += error.problems
     return found
 
 
-def _build_problems(model: ModelOptions) -> list[str]:
-    """What the slots' constructors refuse, each slot by itself, and then what the whole refuses."""
+def _built(model: ModelOptions, told: list[str]) -> Model | None:
+    """The model without memory; or None, with what the slots' constructors, each by itself, or the whole refuse."""
     problems: list[str] = []
     parts = model_parts(model, problems)
-    if model.problems():
-        return problems  # told already; no part can be built with sizes out of range
+    if model.problems() or model.embedding.problems():
+        told += dict.fromkeys(problems)
+        return None  # told already; no part can be built with sizes out of range
     with torch.device("meta"), NoDraws():
         for stack, slot, layer in parts:
             if slot in ("residual", "attention", "head") and (stack, "norm", 0) not in parts:
@@ -83,12 +98,14 @@ def _build_problems(model: ModelOptions) -> list[str]:
                 build_slot(model, parts, stack, slot, layer, vocab_size=VOCABULARY)
             except ConfigError as error:
                 problems += error.problems
+    built = None
     if not problems:
         try:
-            build_model(model, VOCABULARY, VOCABULARY, device="meta")
+            built = build_model(model, VOCABULARY, VOCABULARY, device="meta")
         except ConfigError as error:
             problems += error.problems
-    return list(dict.fromkeys(problems))
+    told += dict.fromkeys(problems)
+    return built
 
 
 def _readable_model(data: Any) -> ModelOptions | None:

@@ -76,11 +76,12 @@ def compose(
         try:
             return typed(ENTRIES[entry], data, [item.canonical for item in good], problems, check=check)
         except ConfigError as error:
-            # Options with a wrong type hide what else is wrong beside them: look again without them.
-            named = {key_of(line) for line in error.problems}
-            rest = [item.text for item in good if item.key not in named]
-            if len(rest) < len(good):
-                data = _plain(hydra_compose(entry, [*extra, *rest]), [])
+            # Options with a wrong type hide what else is wrong beside them: look again without them. Groups stay: the
+            # options of another one than was meant would be judged.
+            named, groups = {key_of(line) for line in error.problems}, group_options(config_dirs)
+            rest = [item for item in good if item.is_group(groups) or item.key not in named]
+            if len(rest) < len(good) and (tree := _compose_all(entry, extra, rest)) is not None:
+                data = _plain(tree, [])
                 inherit(data, good, [])
                 typed(ENTRIES[entry], data, [], error.problems, check=check)
             raise

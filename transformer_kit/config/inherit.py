@@ -28,7 +28,10 @@ def inherit(data: dict[str, Any], given: Sequence[Line], problems: list[str]) ->
     """
     init = data.get("init")
     origin = init.get("from") if isinstance(init, dict) else None
-    if not isinstance(origin, str) or not origin:
+    if not isinstance(origin, str):
+        return
+    if not origin:
+        problems.append("init.from: is empty; give a run folder, or null to start afresh")
         return
     folder = absolute(str(with_env(origin, None)), Path.cwd())
     try:

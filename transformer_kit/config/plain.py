@@ -36,14 +36,14 @@ def typed(kind: type[Config], data: dict[str, Any], given: list[str], problems: 
     found += reader.problems
     for at in reader.paths:
         _make_absolute(data, at, reader.base)
+    named = {key_of(line) for line in problems}
     if check:
-        from transformer_kit.config.check import model_problems  # imports torch
+        from transformer_kit.config.check import FITTED, model_problems  # imports torch
 
-        found += model_problems(config if isinstance(config, Config) else data)
+        found += model_problems(config if isinstance(config, Config) else data, fit=not named & FITTED)
         corpora = data.get("data")  # looked at as it is, so that a problem elsewhere does not hide this one
         if isinstance(corpora, Mapping) and not corpora.get("train") and corpora.get("generate") is None:
             found.append(NO_CORPUS)
-    named = {key_of(line) for line in problems}
     problems += [line for line in dict.fromkeys(found) if key_of(line) not in named]
     if problems:
         raise ConfigError(problems)

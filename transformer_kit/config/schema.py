@@ -17,7 +17,8 @@ from transformer_kit.data.options import DataOptions
 from transformer_kit.data.tokenizer_options import TokenizerOptions
 from transformer_kit.decoding.generation_options import GenerationOptions
 from transformer_kit.decoding.options import DecodingOptions
-from transformer_kit.training.options import OptimizerOptions, ScheduleOptions, TrainerOptions
+from transformer_kit.evaluation.options import METRICS as SCORES
+from transformer_kit.training.options import METRICS, OptimizerOptions, ScheduleOptions, TrainerOptions
 
 FORMAT = 2
 """The version of the saved configuration."""
@@ -262,7 +263,19 @@ class Config:
                     "separate vocabularies take model.tie=output or none",
                 )
             )
-        return found
+        found += [(f"tokenizer.{key}", message) for key, message in self.tokenizer.misfits(self.data.kind)]
+        return found + self._metric_problems()
+
+    def _metric_problems(self) -> Problems:
+        """A validation that cannot be made, or models chosen by what it does not measure."""
+        measured = {"perplexity": self.data.kind != "labels", "bleu": self.data.kind == "pairs"}
+        metric, name = self.trainer.best_metric, self.trainer.validation.bleu
+        if name is not None and name not in SCORES:
+            return [("trainer.validation.bleu", f"must be one of {', '.join(SCORES)}, or null; not '{name}'")]
+        if measured.get(metric, True):
+            return []
+        valid = [name for name in METRICS if measured.get(name, True)]
+        return [("trainer.best_metric", f"the validation of this run measures no {metric}: take {', '.join(valid)}")]
 
 
 @dataclass

@@ -18,6 +18,8 @@ from transformer_kit.data.ragged import Ragged, column, from_lists
 from transformer_kit.data.tokenizer import Tokenizer, Tokenizers
 from transformer_kit.errors import DataError
 
+LONGEST_NAME = 24
+
 
 class Labelled(Form):
     """Files of a text, a second one where there are pairs, and a label. Every row stays."""
@@ -49,6 +51,9 @@ class Labelled(Form):
             reader = self.reader(corpus)
             for chunk in self.chunks(self.files(corpus), size):
                 found.update(reader.texts(chunk, [Flaws()])[-1])
+        if len(found) < 2:
+            one = f"only the label {brief(*found)!r}" if found else "no label"
+            raise DataError(f"data.train holds {one}: two are needed, or there is nothing to tell apart")
         self.labels = sorted(found)
 
     def chunks(self, paths: list[Path], size: int) -> Iterator[RawChunk]:
@@ -100,6 +105,11 @@ def split_labelled(lines: Sequence[str], first_line: int, path: str, columns: Co
     return [*found[:-1], [label.strip() for label in found[-1]]]
 
 
+def brief(label: str) -> str:
+    """A label for a message: texts taken for labels would fill the screen."""
+    return label if len(label) <= LONGEST_NAME else f"{label[: LONGEST_NAME - 1]}…"
+
+
 def read_labelled(path: Path | str, columns: ColumnOptions) -> list[list[str]]:
     """The columns of a file that fits into memory, as `split_labelled` gives them."""
     return split_labelled(read_lines(path), 1, str(path), columns)
@@ -117,9 +127,9 @@ class LabelEncoder(Encoder):
         numbers = {name: number for number, name in enumerate(self.labels)}
         for line, name in enumerate(names, first_line):
             if name not in numbers:
-                known = ", ".join(self.labels[:20]) + (", …" if len(self.labels) > 20 else "")
+                known = ", ".join(map(brief, self.labels[:20])) + (", …" if len(self.labels) > 20 else "")
                 where = f"{self.reader.paths[0]}, line {line}"
-                raise DataError(f"{where}: the label {name!r} is none of the training text's ({known})")
+                raise DataError(f"{where}: the label {brief(name)!r} is none of the training text's ({known})")
         found = np.fromiter((numbers[name] for name in names), np.int32, len(names))
         counts = Counts(read=len(names), kept=len(names))
         counts.empty = sum(any(map(is_blank, row)) for row in zip(*texts, strict=True))

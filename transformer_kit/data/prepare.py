@@ -81,7 +81,9 @@ def prepare(data: DataOptions, tokenizer: TokenizerOptions, tokenizers: Tokenize
             filters that leave nothing. Nothing is half written then.
     """
     problems = [f"data.{key}: {message}" for key, message in data.problems()]
-    problems += [f"tokenizer.{key}: {message}" for key, message in [*tokenizer.problems(), *_fit(data, tokenizer)]]
+    problems += [
+        f"tokenizer.{key}: {message}" for key, message in [*tokenizer.problems(), *tokenizer.misfits(data.kind)]
+    ]
     problems += [NO_CORPUS] if not data.train and (data.kind != "pairs" or data.generate is None) else []
     if problems:
         raise ConfigError(problems)
@@ -130,17 +132,6 @@ def form_of(data: DataOptions, *, sampling: bool = False, labels: list[str] | No
     if data.kind == "pairs":
         return Pairs(data, sampling)
     return Documents(data) if data.kind == "documents" else Labelled(data, labels)
-
-
-def _fit(data: DataOptions, tokenizer: TokenizerOptions) -> list[tuple[str, str]]:
-    # What only pairs leave open.
-    found: list[tuple[str, str]] = []
-    if data.kind != "pairs":
-        if not tokenizer.joint:
-            found.append(("joint", f"data.kind={data.kind} has one side: set it to true"))
-        if tokenizer.sampling.alpha > 0:
-            found.append(("sampling.alpha", f"data.kind={data.kind} is encoded once: set it to 0"))
-    return found
 
 
 def with_generated(data: DataOptions) -> DataOptions:

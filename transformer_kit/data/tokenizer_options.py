@@ -112,6 +112,15 @@ class TokenizerOptions:
             found.append(("sentinels", f"must be at least 0, not {self.sentinels}"))
         return found + under("sampling", self.sampling.problems())
 
+    def misfits(self, kind: str) -> Problems:
+        """What only pairs leave open, where the data are of another `data.kind`."""
+        found: Problems = []
+        if kind != "pairs" and not self.joint:
+            found.append(("joint", f"data.kind={kind} has one side: set it to true"))
+        if kind != "pairs" and self.sampling.alpha > 0:
+            found.append(("sampling.alpha", f"data.kind={kind} is encoded once: set it to 0"))
+        return found
+
     def _one_way(self) -> Problems:
         # What characters and bytes leave no choice of.
         kind = self.kind.value

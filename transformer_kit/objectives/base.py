@@ -55,6 +55,13 @@ class Objective(nn.Module):
         """
         return model
 
+    def check(self, model: Model) -> None:
+        """Look at a model of one of its families, which may be without memory, before any work.
+
+        Raises:
+            ConfigError: it lacks what the objective needs.
+        """
+
     def longest(self, length: int, packed: bool) -> int:
         """The most cells of a row, source or target, that `collate` makes of documents.
 

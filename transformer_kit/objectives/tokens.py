@@ -44,6 +44,9 @@ class TokenObjective(Objective):
         self.specials, self.chunk = specials, chunk
         self.label_smoothing, self.smoothing_over = label_smoothing, smoothing_over
 
+    def check(self, model: Model) -> None:
+        model.output()
+
     def forward(self, model: nn.Module, batch: Batch) -> Sums:
         model = cast(Model, model)
         states, labels = counted(self.hidden(model, batch), batch)

@@ -167,7 +167,8 @@ def _read_llama2c(path: Path, tokenizer: Path | None) -> Foreigner:
 
 
 def _named_labels(hf_config: Mapping[str, Any], classes: int) -> list[str]:
-    names = hf_config.get("id2label") or {}
+    names = hf_config.get("id2label")
+    names = names if isinstance(names, Mapping) else {}
     return [str(names.get(str(number), f"LABEL_{number}")) for number in range(classes)]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_kit.config.saved import load_run
-from transformer_kit.data.labels import read_labelled
+from transformer_kit.data.labels import brief, read_labelled
 from transformer_kit.data.options import LabelCorpusOptions, LabelsOptions
 from transformer_kit.errors import ConfigError, DataError
 from transformer_kit.evaluation.classification import ClassificationScores, classification_scores
@@ -68,8 +68,8 @@ def evaluate_labels(
         *sides, labels = read_labelled(path, columns.columns)
         for line, label in enumerate(labels, 1):
             if label not in numbers:
-                known = ", ".join(classifier.labels[:20])
-                raise DataError(f"{path}, line {line}: the label {label!r} is none of the run's ({known})")
+                known = ", ".join(map(brief, classifier.labels[:20]))
+                raise DataError(f"{path}, line {line}: the label {brief(label)!r} is none of the run's ({known})")
         gold += [numbers[label] for label in labels]
         texts = [[*before, *more] for before, more in zip(texts or [[] for _ in sides], sides, strict=True)]
     began = time.perf_counter()

@@ -126,7 +126,6 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     model, objective = assemble(config, tokenizers, prepared.labels)
     parameters = count_parameters(model)
     precision = resolve_precision(config.trainer.precision, resolve_device(config.trainer.device))
-    _record_start(run, tokenizers, precision, prepared.labels)
     samples = f"{sum(len(corpus.dataset) for corpus in prepared.train):,}"
     log.info("%s parameters, %s training %s", f"{parameters:,}", samples, SAMPLES[config.data.kind])
     validate = Validation(config, prepared, objective)
@@ -134,6 +133,7 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     if config.init.from_ is not None and store.latest_good() is None:
         start_from(Path(config.init.from_), model)
     freeze(model, config.init.freeze)
+    _record_start(run, tokenizers, precision, prepared.labels)  # from here on the run has begun
     if run.changed:
         if (latest := store.latest_good()) is not None:
             load_model(latest.path / MODEL, model)  # raises where the change leaves weights that do not fit
