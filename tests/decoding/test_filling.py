@@ -11,7 +11,7 @@ from toys import BOS, EOS, PAD, options
 from transformer_kit.batch import pad
 from transformer_kit.decoding.filling import Fill, MaskFiller
 from transformer_kit.decoding.reading import Frame
-from transformer_kit.errors import ConfigError, DataError
+from transformer_kit.errors import ConfigError
 
 FRAME = Frame((BOS,), (EOS,), PAD, 24)
 BARRED = frozenset({PAD, BOS, EOS, MASK})
@@ -98,10 +98,19 @@ def test_the_mask_may_be_written_otherwise() -> None:
     assert filler(mask="[MASK]").fill(["a[MASK]c"]) == filler().fill(["a<mask>c"])
 
 
-def test_a_mask_out_of_reach_is_refused() -> None:
-    with pytest.raises(DataError, match="line 2: a <mask> stands behind the 22 tokens"):
-        filler().fill(["<mask>", "a" * 22 + "<mask>"])
-    assert filler().fill(["a" * 21 + "<mask>" + "a" * 9])[0][0].line.startswith("a" * 21)
+def test_a_long_line_is_read_around_its_masks_and_comes_back_whole(caplog: pytest.LogCaptureFixture) -> None:
+    lines = ["a<mask>", "<mask>" + "ab" * 30, "ab" * 30 + "<mask>", "ab" * 30 + "<mask>c<mask>" + "ab" * 30]
+    with caplog.at_level(logging.WARNING, "transformer_kit"):
+        found = filler(2).fill([*lines, "<mask>" + "a" * 21 + "<mask>"])
+    assert "3 line(s) had more than 22 tokens, the model's limit, and were read around their masks" in caplog.text
+    assert "(first: line 2)" in caplog.text
+    assert "1 line(s) hold masks more than 22 tokens apart" in caplog.text
+    assert found[4] == [Fill("", 1.0, "<mask>" + "a" * 21 + "<mask>")]
+    alone = filler(2).fill(lines[:1])[0]
+    assert [fill.line for fill in found[0]] == [fill.line for fill in alone], "a neighbour changed"
+    for line, fills in zip(lines, found, strict=False):
+        front, *_, behind = line.split("<mask>")
+        assert all(fill.line.startswith(front) and fill.line.endswith(behind) for fill in fills)
 
 
 @pytest.mark.parametrize(("changes", "says"), [({"fills": 0}, "fills is 0"), ({"mask": " "}, "white space")])

@@ -167,3 +167,14 @@ def test_pairs_are_two_texts_and_a_missing_tab_is_counted(caplog: pytest.LogCapt
 def test_a_decoder_classifies_too() -> None:
     lines = random_lines(7)
     assert sum(verdict is not None for verdict in classifier(body=tiny_decoder()).classify(lines)) > 4
+
+
+def test_a_long_text_is_cut_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "transformer_kit"):
+        found = classifier(chunk=2).classify(["b", "", "a" * 20, "a" * 50, "a" * 21])
+    (record,) = caplog.records
+    assert "2 line(s) had more tokens than the model was trained to read" in record.getMessage()
+    assert "(first: line 4)" in record.getMessage()
+    assert found[2] is not None
+    assert found[3] is not None
+    assert found[3].probability == pytest.approx(found[2].probability, abs=1e-6)

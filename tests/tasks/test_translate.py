@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from transformer_kit import Translator
+from transformer_kit.config.compose import compose
 from transformer_kit.config.schema import Config
 from transformer_kit.console import NoProgress
 from transformer_kit.errors import CheckpointError, ConfigError, RunError, TkitError
@@ -21,7 +22,7 @@ from transformer_kit.evaluation.options import EvaluationOptions
 from transformer_kit.tasks.evaluate import evaluate_run
 from transformer_kit.tasks.load import load
 from transformer_kit.tasks.train import Trained, train
-from transformer_kit.tasks.translate import translate
+from transformer_kit.tasks.translate import check_translates, translate
 
 TRANSLATE = [sys.executable, "-m", "transformer_kit.cli", "translate"]
 
@@ -53,6 +54,31 @@ def test_neither_batch_size_nor_order_changes_a_translation(trained: Trained) ->
     assert alone == together
     assert [shuffled[order.index(i)] for i in range(len(lines))] == together
     assert len(set(together)) > 5, "the model says the same of everything: the comparison shows nothing"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "says"),
+    [
+        (["objective=classification", "data=labels"], "use `tkit classify`"),
+        (["model=encoder_only", "objective=masked_lm", "data=text"], "use `tkit fill-mask`"),
+        (["model=decoder_only", "objective=causal_lm", "data=text"], "use `tkit generate`"),
+    ],
+)
+def test_runs_that_answer_no_source_are_refused(chosen: list[str], says: str, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=says):
+        check_translates(tmp_path, compose("train", chosen, check=False))
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        ["data=demo"],
+        ["model=decoder_only", "objective=prefix_lm", "data=demo"],
+        ["objective=denoising_t5", "data=text"],
+    ],
+)
+def test_runs_that_answer_a_source_are_taken(chosen: list[str], tmp_path: Path) -> None:
+    check_translates(tmp_path, compose("train", chosen, check=False))
 
 
 def test_the_python_api_says_what_the_pipe_says(trained: Trained) -> None:

@@ -3,7 +3,8 @@
 - Every mask of a line is filled independently of the others; the fills of the line are the k best combinations.
 - A mask stands for one token. It is put where that token would be: where the tokenizer joins a space to the word behind
   it, the space in front of a mask is part of the token.
-- A line without a mask is given back as it is, with probability 1, and counted in a warning.
+- A line without a mask is given back as it is, with probability 1, and counted in a warning; so is one whose masks are
+  further apart than the model reads. Of any other line of more tokens it reads those around the masks, and counts it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from transformer_kit.decoding.lines import Counted, in_order
 from transformer_kit.decoding.options import DecodingOptions
 from transformer_kit.decoding.reading import Frame, evaluated, portions
 from transformer_kit.decoding.topk import top_k
-from transformer_kit.errors import ConfigError, DataError, RunError
+from transformer_kit.errors import ConfigError, RunError
 from transformer_kit.logs import get_logger
 from transformer_kit.models.base import Model
 
@@ -97,42 +98,49 @@ class MaskFiller:
 
     def fill_chunks(self, chunks: Iterable[Sequence[str]]) -> Iterator[list[Fill]]:
         """As `fill` for lines that come in portions, each answered before the next is asked for."""
-        seen, plain = 0, Counted()
+        seen, problems = 0, _Problems()
         try:
             for chunk in chunks:
-                yield from self._chunk(chunk, seen, plain)
+                yield from self._chunk(chunk, seen, problems)
                 seen += len(chunk)
         finally:
-            if plain.count:
-                log.warning(
-                    "%d line(s) hold no %s and are given back as they are (first: line %d)",
-                    plain.count,
-                    self.mask,
-                    plain.first,
-                )
+            problems.report(self.mask, self.frame.room)
 
-    def _chunk(self, lines: Sequence[str], seen: int, plain: Counted) -> Iterator[list[Fill]]:
+    def _chunk(self, lines: Sequence[str], seen: int, problems: _Problems) -> Iterator[list[Fill]]:
         rows: dict[int, list[int]] = {}
+        around: dict[int, tuple[list[int], list[int]]] = {}  # what the model does not read, in front and behind
         for index, line in enumerate(lines):
             if self.mask not in line:
-                plain.add(seen + index + 1)
+                problems.plain.add(seen + index + 1)
                 continue
             ids = self.encode(line)
-            if self.mask_id in ids[self.frame.room :]:
-                where, most = seen + index + 1, self.frame.room
-                raise DataError(
-                    f"line {where}: a {self.mask} stands behind the {most} tokens that the model takes: shorten it"
-                )
-            rows[index] = ids[: self.frame.room]
+            start, end = self._window(ids)
+            if start == end:
+                problems.apart.add(seen + index + 1)
+                continue
+            if end - start < len(ids):
+                problems.long.add(seen + index + 1)
+            rows[index], around[index] = ids[start:end], (ids[:start], ids[end:])
         costs = {index: len(ids) + len(self.frame.before) + len(self.frame.after) for index, ids in rows.items()}
 
         def work(batch: list[int]) -> list[list[Fill]]:
-            return self._fill([rows[i] for i in batch])
+            return self._fill([rows[i] for i in batch], [around[i] for i in batch])
 
         nothing: list[Fill] = []
         answers = in_order(len(lines), costs, self.options.batch_tokens, work, nothing)
         for index, answer in enumerate(answers):
             yield answer if index in rows else [Fill("", 1.0, lines[index])]
+
+    def _window(self, ids: Sequence[int]) -> tuple[int, int]:
+        """The tokens of a line that are read, start to end − 1: from its beginning where all masks are among those."""
+        room, masks = self.frame.room, [at for at, token in enumerate(ids) if token == self.mask_id]
+        first, last = masks[0], masks[-1]
+        if last < room:
+            return 0, min(room, len(ids))
+        if last - first >= room:
+            return 0, 0
+        start = min(len(ids) - room, (first + last + 1 - room) // 2)
+        return start, start + room
 
     def encode(self, line: str) -> list[int]:
         """The tokens of a line, each mask written in it as the mask's id."""
@@ -154,8 +162,13 @@ class MaskFiller:
         letter, whole, alone = self.codec.encode(["a", "a" + text, text])
         return whole[len(letter) :] if whole[: len(letter)] == letter else alone
 
-    def _fill(self, texts: list[list[int]]) -> list[list[Fill]]:
-        """The fills of some lines with masks."""
+    def _fill(self, texts: list[list[int]], around: list[tuple[list[int], list[int]]]) -> list[list[Fill]]:
+        """The fills of some lines with masks.
+
+        Args:
+            texts: what is read of them.
+            around: what stands in front of that, and behind.
+        """
         rows = self.frame.rows(texts)
         places = [[at for at, token in enumerate(ids) if token == self.mask_id] for ids in texts]
 
@@ -173,7 +186,11 @@ class MaskFiller:
             raise RunError("a mask has no probabilities: the model's outputs are not numbers; was it trained?")
         values, ids = top_k(found, min(self.fills, found.shape[1]))
         best = iter(zip(values.tolist(), ids.tolist(), strict=True))
-        return [self._combined(text, at, [next(best) for _ in at]) for text, at in zip(texts, places, strict=True)]
+        wholes = [(front + text + behind, len(front)) for text, (front, behind) in zip(texts, around, strict=True)]
+        return [
+            self._combined(whole, [shift + place for place in at], [next(best) for _ in at])
+            for (whole, shift), at in zip(wholes, places, strict=True)
+        ]
 
     def _combined(self, text: list[int], places: list[int], best: list[tuple[list[float], list[int]]]) -> list[Fill]:
         """The k best combinations of what fills each mask of one line."""
@@ -199,6 +216,25 @@ class MaskFiller:
             Fill(" ".join(_bare(next(pieces)) for _ in tokens), share, line)
             for (share, tokens), line in zip(chosen, lines, strict=True)
         ]
+
+
+class _Problems:
+    """Lines that are not read as they are, counted for the warnings at the end."""
+
+    def __init__(self) -> None:
+        self.plain, self.apart, self.long = Counted(), Counted(), Counted()
+
+    def report(self, mask: str, room: int) -> None:
+        for lines, what in (
+            (self.plain, f"hold no {mask} and are given back as they are"),
+            (
+                self.apart,
+                f"hold masks more than {room} tokens apart, the model's limit, and are given back as they are",
+            ),
+            (self.long, f"had more than {room} tokens, the model's limit, and were read around their masks alone"),
+        ):
+            if lines.count:
+                log.warning("%d line(s) %s (first: line %d)", lines.count, what, lines.first)
 
 
 def _bare(text: str) -> str:

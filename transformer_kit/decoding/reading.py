@@ -196,12 +196,18 @@ class LineClassifier:
 
     def classify_chunks(self, chunks: Iterable[Sequence[str]]) -> Iterator[Verdict | None]:
         """As `classify` for lines that come in portions, each answered before the next is asked for."""
-        seen, single = 0, Counted()
+        seen, single, cut = 0, Counted(), Counted()
         try:
             for chunk in chunks:
-                yield from self._chunk(chunk, seen, single)
+                yield from self._chunk(chunk, seen, single, cut)
                 seen += len(chunk)
         finally:
+            if cut.count:
+                log.warning(
+                    "%d line(s) had more tokens than the model was trained to read and were cut (first: line %d)",
+                    cut.count,
+                    cut.first,
+                )
             if single.count:
                 log.warning(
                     "%d line(s) hold no tab between two texts: the second was taken to be empty (first: line %d)",
@@ -209,9 +215,22 @@ class LineClassifier:
                     single.first,
                 )
 
-    def judge(self, first: Sequence[str], second: Sequence[str] | None) -> Iterator[Verdict]:
-        """A verdict for each text or pair of texts, blank ones too, in order and as soon as they are there."""
-        one, other = self.fit(self._encode(first), None if second is None else self._encode(second))
+    def judge(
+        self, first: Sequence[str], second: Sequence[str] | None, cut: Callable[[int], None] | None = None
+    ) -> Iterator[Verdict]:
+        """A verdict for each text or pair of texts, blank ones too, in order and as soon as they are there.
+
+        Args:
+            cut: told the index of each that had to be cut.
+        """
+        whole, beside = self._encode(first), None if second is None else self._encode(second)
+        one, other = self.fit(whole, beside)
+        if cut is not None:
+            shorter = one.lengths < whole.lengths
+            if other is not None and beside is not None:
+                shorter |= other.lengths < beside.lengths
+            for index in shorter.nonzero()[0].tolist():
+                cut(index)
         lengths = one.lengths + (0 if other is None else other.lengths) + 3  # three marks at most
 
         def work(batch: list[int]) -> list[Verdict]:
@@ -221,7 +240,7 @@ class LineClassifier:
         costs = dict(enumerate(lengths.tolist()))
         return in_order(len(first), costs, self.options.batch_tokens, work)
 
-    def _chunk(self, lines: Sequence[str], seen: int, single: Counted) -> Iterator[Verdict | None]:
+    def _chunk(self, lines: Sequence[str], seen: int, single: Counted, cut: Counted) -> Iterator[Verdict | None]:
         full = [index for index, line in enumerate(lines) if not is_blank(line)]
         first, second = [lines[i] for i in full], None
         if self.pairs:
@@ -230,7 +249,7 @@ class LineClassifier:
                 if not tab:
                     single.add(seen + index + 1)
             first, second = [part[0] for part in parts], [part[2] for part in parts]
-        verdicts = self.judge(first, second)
+        verdicts = self.judge(first, second, lambda index: cut.add(seen + full[index] + 1))
         given = set(full)
         for index in range(len(lines)):
             yield next(verdicts) if index in given else None

@@ -63,6 +63,9 @@ def formatted(fills: Sequence[Fill], number: int | None, *, as_json: bool) -> st
         rows = [{"text": fill.text, "probability": fill.probability, "line": fill.line} for fill in fills]
         return json.dumps(rows, ensure_ascii=False) + "\n"
     before = "" if number is None else f"{number}\t"
-    # byte pieces can spell a line feed, which would be one line more
-    rows_of_text = (f"{before}{fill.text}\t{fill.probability:.6f}\t{fill.line}" for fill in fills)
+    # single characters and bytes can be a line feed, which would be one line more, or a tab, which would be one column
+    texts = (fill.text.replace("\t", " ") for fill in fills)
+    rows_of_text = (
+        f"{before}{text}\t{fill.probability:.6f}\t{fill.line}" for text, fill in zip(texts, fills, strict=True)
+    )
     return "".join(row.replace("\n", " ") + "\n" for row in rows_of_text)

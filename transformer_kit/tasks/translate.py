@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from transformer_kit.config.schema import Config
 from transformer_kit.decoding.pipe import translate_pipe
 from transformer_kit.decoding.translator import Translator
+from transformer_kit.errors import RunError
 from transformer_kit.tasks.load import load, model_limit, set_threads
 
 
@@ -23,12 +25,24 @@ def make_translator(
         tag: the tag of the training corpus whose sources these are like.
 
     Raises:
-        TkitError: see `load`; DataError: the tokenizer knows no such tag.
+        TkitError: see `load`; DataError: the tokenizer knows no such tag; RunError: the run answers no source.
     """
     loaded = load(run, overrides, checkpoint)
+    check_translates(loaded.folder, loaded.config)
     set_threads(loaded.config.trainer.threads)
     tokenizers = loaded.tokenizers.marked(tag, None)
     return Translator(loaded.model, tokenizers, loaded.config.decoding, model_limit(loaded.config))
+
+
+def check_translates(folder: Path, config: Config) -> None:
+    """Raise `RunError` unless the run answers a source with a target."""
+    kind, family = config.data.kind, config.model.family
+    if kind == "labels":
+        raise RunError(f"{folder} gives labels and translates nothing: use `tkit classify`")
+    if family == "encoder_only":
+        raise RunError(f"{folder} reads text and writes none (encoder_only): use `tkit fill-mask` or `embed`")
+    if family == "decoder_only" and kind != "pairs":
+        raise RunError(f"{folder} continues a text and translates none: use `tkit generate`")
 
 
 def translate(
