@@ -38,9 +38,9 @@ def text(run: Path, files: Sequence[Path] | None, chosen: Chosen, *, stride: int
         "nll per token": total.nll / total.tokens,
         "perplexity": total.perplexity,
         "accuracy": total.accuracy,
-        "bits per character": scores.bits_per_character,
-        "bits per byte": scores.bits_per_byte,
     }
+    if scores.whole:
+        values |= {"bits per character": scores.bits_per_character, "bits per byte": scores.bits_per_byte}
     if chosen.as_json:
         facts = {
             "what": found.what,
@@ -58,7 +58,8 @@ def text(run: Path, files: Sequence[Path] | None, chosen: Chosen, *, stride: int
     rows = [[name, f"{value:.4f}"] for name, value in values.items()]
     print_table(["", ""], rows, title=title, stream=sys.stdout)
     print(f"context: {scores.rule}")
-    print(f"bits: all predicted tokens over {scores.characters:,} characters, {scores.bytes:,} bytes")
+    if scores.whole:
+        print(f"bits: all predicted tokens over {scores.characters:,} characters, {scores.bytes:,} bytes")
 
 
 def labels(run: Path, files: Sequence[Path] | None, chosen: Chosen, *, bootstrap: int, seed: int) -> None:

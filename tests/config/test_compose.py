@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_told_alone(given: tuple[str, ...], said: list[str]
 def test_sizes_out_of_range_are_told_not_built(size: str, value: int) -> None:
     with pytest.raises(ConfigError) as caught:
         compose("train", ["data=demo", f"model.{size}={value}"])
-    assert f"model.{size}: must be at least 1, got {value}" in caught.value.problems
+    assert f"model.{size}: must be from 1 to 10,000,000, got {value}" in caught.value.problems
 
 
 def test_each_error_in_words(user: Path) -> None:

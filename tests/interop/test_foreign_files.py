@@ -72,9 +72,10 @@ def test_missing_and_damaged_files_are_told(tmp_path: Path) -> None:
         read_tensors(tmp_path)
     with pytest.raises(CheckpointError, match="no such file"):
         read_config(tmp_path)
-    (tmp_path / CONFIG).write_text("{")
-    with pytest.raises(CheckpointError, match="damaged"):
-        read_config(tmp_path)
+    for text in ("{", "[" * 100_000):
+        (tmp_path / CONFIG).write_text(text)
+        with pytest.raises(CheckpointError, match="damaged"):
+            read_config(tmp_path)
     (tmp_path / WEIGHTS).write_bytes(b"\x08\x00\x00\x00")
     with pytest.raises(CheckpointError, match="not a whole safetensors file"):
         read_tensors(tmp_path)

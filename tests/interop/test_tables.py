@@ -274,3 +274,10 @@ def test_ntk_goes_out_as_a_larger_theta() -> None:
     written, tensors = LAYOUTS["llama"].to_hf(state, given)
     again = LAYOUTS["llama"].model_options(written, tensors.keys())
     assert again["position"]["theta"] == pytest.approx(100 * 4 ** (10 / 8))
+
+
+def test_what_is_no_weight_is_named() -> None:
+    """Whole numbers and values that are not finite would pass as weights and spoil every output."""
+    for spoilt, word in ((torch.ones(5, 2, dtype=torch.int32), "int32"), (torch.full((5, 2), float("nan")), "finite")):
+        with pytest.raises(CheckpointError, match=rf"shared .*{word}"):
+            to_ours(tensors() | {"shared": spoilt}, RULES, NAMES)

@@ -29,6 +29,9 @@ SLOTS = ("position", "norm", "residual", "attention", "feedforward")
 LAYER_SLOTS = ("residual", "attention", "feedforward")
 """Those of which each layer has its own, so that a pattern may change them."""
 
+LARGEST_SIZE, MOST_LAYERS = 10_000_000, 10_000
+"""Far beyond any model; a slip of the finger is told before anything of that size is made."""
+
 StackName = Literal["encoder", "decoder"]
 FAMILIES: dict[str, tuple[StackName, ...]] = {
     "encoder_decoder": ("encoder", "decoder"),
@@ -71,7 +74,9 @@ class StackOptions:
     cross_attention: Slot | None = None
 
     def problems(self) -> Problems:
-        return [] if self.layers >= 1 else [("layers", f"must be at least 1, got {self.layers}")]
+        if 1 <= self.layers <= MOST_LAYERS:
+            return []
+        return [("layers", f"must be from 1 to {MOST_LAYERS:,}, got {self.layers}")]
 
 
 @dataclass
@@ -157,8 +162,8 @@ class ModelOptions:
         found = []
         for name in ("d_model", "d_ff", "num_heads", "head_dim", "v_head_dim", "max_length"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                found.append((name, f"must be at least 1, got {value}"))
+            if value is not None and not 1 <= value <= LARGEST_SIZE:
+                found.append((name, f"must be from 1 to {LARGEST_SIZE:,}, got {value}"))
         if self.head_dim is None and self.num_heads >= 1 and self.d_model % self.num_heads:
             found.append(
                 (

@@ -8,6 +8,8 @@ from enum import Enum
 
 from transformer_kit.data.options import PATH, Problems, under
 
+MOST_SENTINELS = 10_000
+
 
 class Kind(Enum):
     """What an id stands for: a piece that SentencePiece found (in one of two ways), a character, or a byte."""
@@ -108,8 +110,8 @@ class TokenizerOptions:
             found.append(("character_coverage", f"must be from 0.98 to 1, not {self.character_coverage}"))
         if self.max_lines is not None and self.max_lines < 1:
             found.append(("max_lines", f"must be at least 1 or null, not {self.max_lines}"))
-        if self.sentinels < 0:
-            found.append(("sentinels", f"must be at least 0, not {self.sentinels}"))
+        if not 0 <= self.sentinels <= MOST_SENTINELS:
+            found.append(("sentinels", f"must be from 0 to {MOST_SENTINELS:,}, not {self.sentinels}"))
         return found + under("sampling", self.sampling.problems())
 
     def misfits(self, kind: str) -> Problems:

@@ -114,12 +114,14 @@ class TextScores:
         likelihood: over the tokens that were predicted.
         characters, bytes: of the text, in UTF-8.
         rule: how much context a token had, in words.
+        whole: whether the tokens that were predicted are the text; bits per character mean something only then.
     """
 
     likelihood: Likelihood
     characters: int
     bytes: int
     rule: str
+    whole: bool = True
 
     @property
     def bits_per_character(self) -> float:

@@ -100,6 +100,8 @@ def _json(path: Path, what: str) -> dict[str, Any]:
         raise CheckpointError(f"{path}: no such file; it holds {what}") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: is damaged ({error})") from None
+    except RecursionError:
+        raise CheckpointError(f"{path}: is damaged (nested too deeply)") from None
     if not isinstance(data, dict):
         raise CheckpointError(f"{path}: is damaged (no JSON object)")
     return data

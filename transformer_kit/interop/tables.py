@@ -219,6 +219,12 @@ def _take(left: dict[str, Tensor], piece: Piece, rule: Rule, names: Names, wrong
         if tuple(tensor.shape) != piece.shape:
             wrong.append(f"{name} is {tuple(tensor.shape)}, the configuration makes it {piece.shape}")
             fits = False
+        elif not tensor.is_floating_point():
+            wrong.append(f"{name} holds {str(tensor.dtype).removeprefix('torch.')}, no weights")
+            fits = False
+        elif not bool(tensor.isfinite().all()):
+            wrong.append(f"{name} holds values that are not finite numbers")
+            fits = False
     first, tensor = taken[0]
     for name, other in taken[1:]:
         if fits and not torch.equal(tensor, other):

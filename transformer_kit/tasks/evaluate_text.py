@@ -85,7 +85,8 @@ def evaluate_text(
     batches, rule = _batches(loaded, data, ids, stride)
     began = time.perf_counter()
     found = likelihood(loaded.model, loaded.objective, batches)
-    scores = TextScores(found, sum(map(len, texts)), sum(len(text.encode("utf-8", "replace")) for text in texts), rule)
+    characters, size = sum(map(len, texts)), sum(len(text.encode("utf-8", "replace")) for text in texts)
+    scores = TextScores(found, characters, size, rule, whole=isinstance(loaded.objective, CausalLM))
     return TextEvaluation(scores, len(texts), time.perf_counter() - began, what)
 
 
@@ -117,9 +118,8 @@ def _batches(loaded: Loaded, data: DocumentsOptions, ids: Ragged, stride: int | 
         if stride is not None:
             raise ConfigError("--stride is for causal models; this one predicts what its objective hides")
         options: Any = replace(data, length=length)
-        return validation_batches(
-            Held(ids), options, objective.collate
-        ), "what its objective hides, the same every time"
+        batches = validation_batches(Held(ids), options, objective.collate)
+        return batches, "what its objective hides, the same every time"
     if stride is not None and not 1 <= stride <= length:
         raise ConfigError(f"--stride is {stride}; it must be from 1 to {length}, the tokens of a window")
     rule = ContextRule(length, stride or length)
