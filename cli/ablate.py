@@ -20,11 +20,13 @@ def ablate(
     """Train every combination of options and compare them in one table.
 
     Several values make an axis: `model/residual=pre,post model/position=sinusoidal,rope`. A point that is trained
-    already is skipped; one that fails is shown in the table, and the others go on.
+    already is skipped; one that fails is shown in the table, and the others go on. --cfg prints the first point.
     """
     given, folders = overrides or [], config_dir or []
     if cfg is not None:
-        hydra_bridge.show("ablate", given, folders, resolve=resolve)
+        from transformer_kit.config.compose import expand
+
+        hydra_bridge.show("ablate", expand(given)[0], folders, resolve=resolve)
         return
     from transformer_kit.ablation.report import show
     from transformer_kit.tasks.ablate import ablate as task

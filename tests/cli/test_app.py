@@ -70,6 +70,13 @@ def test_configuration_is_printed_as_yaml(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_cfg_of_a_sweep_prints_its_first_point(tmp_path: Path) -> None:
+    done = tkit("ablate", "--cfg", "job", "data=demo", "model/residual=sandwich,pre", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "SandwichNorm" in done.stdout
+    assert "PreNorm" not in done.stdout
+
+
 def test_configuration_errors_are_listed_without_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(make_app(), ["train", "trainer.stps=3", "trainer.steps=-3", "seed=1,2"])

@@ -159,6 +159,11 @@ def test_sampling_depends_on_the_seed_of_its_line_alone(kind: Kind) -> None:
 def test_vocabulary_out_of_range_names_the_range_and_the_option(kind: Kind) -> None:
     with pytest.raises(DataError, match=r"tokenizer\.vocab_size=7 is too small: .* at least (\d+) pieces") as small:
         train(kind=kind, vocab_size=7)
+    assert str(small.value).endswith(
+        "and the 256 bytes; raise tokenizer.vocab_size, or set tokenizer.byte_fallback=false"
+    )
+    with pytest.raises(DataError, match=r"alphabet; .* or lower tokenizer\.character_coverage"):
+        train(kind=kind, vocab_size=7, byte_fallback=False)
     least = int(str(small.value).split("at least ")[1].split()[0])
     with pytest.raises(
         DataError, match=r"tokenizer\.vocab_size=90000 is too large .* from (\d+) to (\d+) pieces"

@@ -85,7 +85,7 @@ def test_shipped_optimizers_are_whole(name):
     [
         ("cosine", {"name": "cosin"}, "name", "one of constant, linear"),
         ("cosine", {"steps": None}, "steps", "trainer.steps"),
-        ("cosine", {"warmup": 10_000}, "steps", "above warmup (10000)"),
+        ("cosine", {"warmup": 10_000}, "steps", "above warmup (10000), not 10000; it follows trainer.steps"),
         ("cosine", {"final_lr": -1.0}, "final_lr", "at least 0"),
         ("noam", {"lr": 1e-3}, "lr", "is not read by schedule=noam"),
         ("noam", {"warmup": 0}, "warmup", "at least 1"),

@@ -140,9 +140,12 @@ def _smallest(lines: Lines, options: TokenizerOptions, controls: list[str]) -> i
 def _out_of_range(options: TokenizerOptions, smallest: int, largest: int | None) -> str:
     size = options.vocab_size
     if largest is None:
+        needed, lower = "its alphabet", "lower tokenizer.character_coverage"
+        if options.byte_fallback:
+            needed, lower = "its alphabet and the 256 bytes", "set tokenizer.byte_fallback=false"
         return (
-            f"tokenizer.vocab_size={size} is too small: this text needs at least {smallest:,} pieces for its alphabet; "
-            "raise tokenizer.vocab_size, or lower tokenizer.character_coverage"
+            f"tokenizer.vocab_size={size} is too small: this text needs at least {smallest:,} pieces for {needed}; "
+            f"raise tokenizer.vocab_size, or {lower}"
         )
     span = f"from {smallest:,} to {largest:,}" if smallest <= largest else f"at most {largest:,}"
     return (
