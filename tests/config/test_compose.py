@@ -140,6 +140,7 @@ MASKED = (*TEXT, "model=encoder_only", "objective=masked_lm", "tokenizer.mask=tr
         ((*CAUSAL, "init.from=''"), ["init.from: is empty"]),
         ((*CAUSAL, "trainer.best_metric=bleu"), ["trainer.best_metric: the validation of this run measures no bleu"]),
         ((*LABELS, "trainer.best_metric=perplexity"), ["trainer.best_metric: the validation of this run measures no"]),
+        (("+recipe=demoo",), ["+recipe=demoo: recipe has no 'demoo'; did you mean 'demo'?"]),
         ((*SMALL, "trainer.validation.bleu=foo"), ["trainer.validation.bleu: must be one of bleu, "]),
         ((*CAUSAL, "tokenizer.joint=false"), ["tokenizer.joint: data.kind=documents has one side"]),
         ((*CAUSAL, "model.embedding.types=-1"), ["model.embedding.types: must be at least 0, got -1"]),

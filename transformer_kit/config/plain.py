@@ -42,7 +42,8 @@ def typed(kind: type[Config], data: dict[str, Any], given: list[str], problems: 
 
         found += model_problems(config if isinstance(config, Config) else data, fit=not named & FITTED)
         corpora = data.get("data")  # looked at as it is, so that a problem elsewhere does not hide this one
-        if isinstance(corpora, Mapping) and not corpora.get("train") and corpora.get("generate") is None:
+        lost = "+recipe" in named  # whose corpora are not known
+        if not lost and isinstance(corpora, Mapping) and not corpora.get("train") and corpora.get("generate") is None:
             found.append(NO_CORPUS)
     problems += [line for line in dict.fromkeys(found) if key_of(line) not in named]
     if problems:
