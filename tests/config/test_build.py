@@ -176,3 +176,17 @@ def test_a_slot_file_lists_every_option_and_no_constructor_has_defaults(name: st
     parameters, _ = signature(made.kind, BASES[name])
     assert set(options) - {"_target_"} == set(parameters) - FACTS[name]
     assert [key for key, value in parameters.items() if value.default is not inspect.Parameter.empty] == []
+
+
+def test_cross_attention_may_be_another_than_self_attention() -> None:
+    """`model/decoder/cross_attention=gqa` leaves the decoder's self-attention and the encoder alone."""
+    config = compose("train", ["data=demo", "model/size=tiny", "model/decoder/cross_attention=gqa"])
+    model: Any = build_model(config.model, 11, 11, device="meta")
+    blocks = model.decoder.blocks
+    assert {block.cross_attention.num_kv_heads for block in blocks} == {2}
+    assert {block.self_attention.num_kv_heads for block in (*blocks, *model.encoder.blocks)} == {4}
+    with pytest.raises(ConfigError, match=r"model.decoder.cross_attention.*must divide|num_kv_heads=3: must divide"):
+        compose(
+            "train",
+            ["data=demo", "model/decoder/cross_attention=gqa", "model.decoder.cross_attention.num_kv_heads=3"],
+        )
