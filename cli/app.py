@@ -23,19 +23,20 @@ import typer
 from transformer_kit import logs
 from transformer_kit.errors import TkitError
 
-COMMANDS = (
-    "tokenize",
-    "train",
-    "translate",
-    "generate",
-    "classify",
-    "fill-mask",
-    "embed",
-    "evaluate",
-    "ablate",
-    "convert",
-    "completion",
-)
+COMMANDS = {
+    "tokenize": "Corpora to a vocabulary and memory-mapped ids.",
+    "train": "Train a model, or go on with a run.",
+    "translate": "One line in, one translation out.",
+    "generate": "Continue prompts.",
+    "classify": "Tell the label of each line.",
+    "fill-mask": "Guess the masked tokens of each line.",
+    "embed": "A vector for each line.",
+    "evaluate": "Score a run, or a file of translations.",
+    "ablate": "Train combinations of options, compare them.",
+    "convert": "Models from and for other toolkits.",
+    "completion": "The completion script of a shell.",
+}
+"""Every command with what it does, short enough for a line of `tkit --help`."""
 INTERRUPTED, PIPE_CLOSED = 130, 141
 COMPLETE = "__complete"  # what the shells' completion functions call
 DEBUG_VARIABLE = "TKIT_DEBUG"
@@ -63,10 +64,10 @@ def make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for name in COMMANDS:
+    for name, summary in COMMANDS.items():
         word = name.replace("-", "_")
         command = getattr(importlib.import_module(f"transformer_kit.cli.{word}"), word)
-        app.command(name)(guarded(command))
+        app.command(name, short_help=summary)(guarded(command))
     return app
 
 
