@@ -88,6 +88,9 @@ def freeze(model: nn.Module, beginnings: Sequence[str]) -> None:
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError("init.freeze: nothing is left to train")
+    if beginnings:
+        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        log.info("frozen: %s; %s parameters are trained", ", ".join(beginnings), f"{trained:,}")
 
 
 def _begins(name: str, beginning: str) -> bool:
