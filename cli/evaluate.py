@@ -35,7 +35,10 @@ def evaluate(
     reference: Annotated[
         list[Path] | None, typer.Option("--ref", help="A reference; may be repeated.", show_default=False)
     ] = None,
-    split: Annotated[str, typer.Option("--split", help="Of the run's own data: test or valid.")] = "test",
+    split: Annotated[
+        str | None,
+        typer.Option("--split", help="Of the run's own data: test (the default) or valid.", show_default=False),
+    ] = None,
     text: Annotated[
         list[Path] | None,
         typer.Option(
@@ -82,7 +85,8 @@ def evaluate(
     character and per byte, with the rule of how much context a token is predicted from. A run that classifies:
     accuracy, F1, and what was taken for what.
     """
-    _check(model, hypotheses, source, reference, split, overrides, checkpoint)
+    _check(model, hypotheses, source, reference, overrides, checkpoint)
+    split = _split(split, [source, hypotheses, *(text or []), *(tsv or [])])
     if model is not None and (kind := _kind(model, source, metric, output, text, stride, tsv)) != "pairs":
         from transformer_kit.cli import evaluate_reports as reports
 
@@ -129,7 +133,6 @@ def _check(
     hypotheses: Path | None,
     source: Path | None,
     reference: list[Path] | None,
-    split: str,
     overrides: list[str] | None,
     checkpoint: str | None,
 ) -> None:
@@ -142,10 +145,17 @@ def _check(
         problems.append("there is nothing to score against: give --ref FILE")
     if reference and model is not None and source is None:
         problems.append("--ref needs --src: the references of another text do not fit the run's own test data")
-    if split not in ("test", "valid"):
-        problems.append(f"--split must be test or valid, not {split!r}")
     if problems:
         raise ConfigError(problems)
+
+
+def _split(asked: str | None, files: list[Path | None]) -> str:
+    """Which part of the run's own data is meant."""
+    if asked not in (None, "test", "valid"):
+        raise ConfigError(f"--split must be test or valid, not {asked!r}")
+    if asked is not None and any(file is not None for file in files):
+        raise ConfigError("--split is of the run's own data: drop it, or --src, --hyp, --text or --tsv")
+    return asked or "test"
 
 
 def _kind(

@@ -219,3 +219,11 @@ def test_a_translator_takes_no_text(trained: Trained, capsys: pytest.CaptureFixt
     assert "--text is for runs that learn from documents" in capsys.readouterr().err
     assert run("--hyp", "x", "--ref", "y", "--stride", "3") == 2
     assert "need -m RUN" in capsys.readouterr().err
+
+
+def test_a_split_is_of_the_runs_own_data(run_on: Runs, texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(run_on("causal").folder)
+    assert run("-m", folder, "--split", "valid", "--text", str(texts / "valid.txt")) == 2
+    assert "--split is of the run's own data" in capsys.readouterr().err
+    assert run("-m", folder, "--split", "train") == 2
+    assert "--split must be test or valid, not 'train'" in capsys.readouterr().err
