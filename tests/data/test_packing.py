@@ -43,7 +43,7 @@ class Dataset(DocumentDataset):
 
     def __init__(self, documents: list[list[int]]) -> None:
         self._rows = from_lists(documents)
-        self.about = SimpleNamespace(names=["made up"])  # type: ignore[assignment]
+        self.about = SimpleNamespace(names=["made up"])  # type: ignore[assignment]  # only the names are read
 
     @property
     def ids(self) -> Ragged:

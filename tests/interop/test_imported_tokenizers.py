@@ -163,7 +163,7 @@ def test_saved_pickled_and_exported(name: str, tmp_path: Path) -> None:
     for again in (Tokenizers.load(tmp_path / "run", made.fingerprint).source, pickle.loads(pickle.dumps(made.source))):
         assert again.encode(CORPUS) == made.source.encode(CORPUS)
         assert again.specials == made.source.specials
-    files = Tokenizers.load(tmp_path / "run").source.files()  # type: ignore[attr-defined]
+    files = Tokenizers.load(tmp_path / "run").source.files()  # type: ignore[attr-defined]  # an imported kind
     assert files == {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -231,7 +231,7 @@ def test_sentencepiece_of_llama(tmp_path: Path) -> None:
     assert tokenizer.decode(rows[:6]) == CORPUS[:6]
     saved = Tokenizers.one(tokenizer)
     saved.save(tmp_path / "run")
-    assert Tokenizers.load(tmp_path / "run").source.files()["tokenizer.model"] == model  # type: ignore[attr-defined]
+    assert Tokenizers.load(tmp_path / "run").source.files()["tokenizer.model"] == model  # type: ignore[attr-defined]  # an imported kind
 
 
 def marian(folder: Path, separate: bool) -> None:
@@ -266,7 +266,7 @@ def test_marian(tmp_path: Path, separate: bool) -> None:
     made.save(tmp_path / "run")
     again = Tokenizers.load(tmp_path / "run", made.fingerprint)
     assert again.source.encode(CORPUS) == source.encode(CORPUS)
-    files = again.source.files() | again.target.files()  # type: ignore[attr-defined]
+    files = again.source.files() | again.target.files()  # type: ignore[attr-defined]  # an imported kind
     assert set(files) == {path.name for path in folder.iterdir()}
     assert files["target.spm"] == (folder / "target.spm").read_bytes()
     assert json.loads(files["vocab.json"]) == vocab

@@ -34,7 +34,7 @@ def attention(**changes: object) -> MultiHeadAttention:
         "kernel": "auto",
     }
     torch.manual_seed(7)
-    module = MultiHeadAttention(**(options | changes)).double()  # type: ignore[arg-type]
+    module = MultiHeadAttention(**(options | changes)).double()  # type: ignore[arg-type]  # options of mixed types
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.normal_(std=D**-0.5 if parameter.dim() == 2 else 0.3)

@@ -59,7 +59,7 @@ def test_kinds_of_smoothing_by_hand() -> None:
     costs = {"all": 2.075, "others": 2.1, "others_but_pad": 2.3}
     for spread in SPREADS:
         for function, rest in ((linear_cross_entropy, (1,)), (reference_cross_entropy, ())):
-            loss, nll, correct = function(hidden, weight, None, torch.tensor([1]), 0.3, spread, 0, *rest)  # type: ignore[operator]
+            loss, nll, correct = function(hidden, weight, None, torch.tensor([1]), 0.3, spread, 0, *rest)  # type: ignore[operator]  # one of two functions
             assert loss.item() == pytest.approx(costs[spread] * math.log(2), rel=1e-12)
             assert nll.item() == pytest.approx(2 * math.log(2), rel=1e-12)
             assert correct.item() == 0

@@ -37,7 +37,7 @@ def waves(layout: str, dim: int, position: int, base: float) -> list[float]:
 @pytest.mark.parametrize("dim", [7, 12])
 @pytest.mark.parametrize("layout", ["interleaved", "concatenated", "split"])
 def test_sinusoids_are_the_formula(layout: str, dim: int) -> None:
-    position = Sinusoidal(dim, 1000.0, layout)  # type: ignore[arg-type]
+    position = Sinusoidal(dim, 1000.0, layout)  # type: ignore[arg-type]  # a parametrized str
     at = torch.tensor([FAR, FAR[::-1]])
     x = torch.randn(2, len(FAR), dim, dtype=torch.float64)
     expected = torch.tensor([[waves(layout, dim, p, 1000.0) for p in row] for row in at.tolist()], dtype=torch.float64)
@@ -89,7 +89,7 @@ def rotated(x: Tensor, at: Tensor, theta: float, layout: str) -> Tensor:
 @pytest.mark.parametrize("layout", ["interleaved", "half"])
 def test_rotary_is_the_formula_with_its_gradient(layout: str) -> None:
     q, k, at = heads()
-    position = Rotary(6, 500.0, layout)  # type: ignore[arg-type]
+    position = Rotary(6, 500.0, layout)  # type: ignore[arg-type]  # a parametrized str
     q.requires_grad_()
     for got, whole in zip(position.rotate(q, k, at, at), (q, k), strict=True):
         torch.testing.assert_close(got, rotated(whole, at, 500.0, layout), rtol=0, atol=1e-9)
@@ -101,7 +101,7 @@ def test_rotary_is_the_formula_with_its_gradient(layout: str) -> None:
 
 @pytest.mark.parametrize("layout", ["interleaved", "half"])
 def test_rotated_products_know_the_distance_alone(layout: str) -> None:
-    position = Rotary(6, 1e4, layout)  # type: ignore[arg-type]
+    position = Rotary(6, 1e4, layout)  # type: ignore[arg-type]  # a parametrized str
     q, k, at = heads(groups=4)
     one, other = position.rotate(q, k, at, at + 5)
     moved, along = position.rotate(q, k, at + 1234, at + 1239)
@@ -115,7 +115,7 @@ def test_rotary_takes_any_view(layout: str, offset: int) -> None:
     packed = torch.randn(3, 10, 4 * 6 + 7)
     view = packed[..., offset : offset + 24].unflatten(-1, (4, 6)).transpose(1, 2)
     at = heads()[2]
-    position = Rotary(6, 1e4, layout)  # type: ignore[arg-type]
+    position = Rotary(6, 1e4, layout)  # type: ignore[arg-type]  # a parametrized str
     expected = position.rotate(view.contiguous(), view.contiguous(), at, at)[0]
     torch.testing.assert_close(position.rotate(view, view, at, at)[0], expected, rtol=0, atol=0)
 
@@ -123,14 +123,14 @@ def test_rotary_takes_any_view(layout: str, offset: int) -> None:
 @pytest.mark.parametrize("layout", ["interleaved", "half"])
 def test_rotary_is_exact_in_float32_whatever_is_done_to_the_module(layout: str) -> None:
     """After a cast, under autocast, after loading, on a copy, made without memory: always the float64 turns."""
-    made = Rotary(6, 1e4, layout)  # type: ignore[arg-type]
+    made = Rotary(6, 1e4, layout)  # type: ignore[arg-type]  # a parametrized str
     buffer = io.BytesIO()
     torch.save(made.bfloat16().state_dict(), buffer)
     buffer.seek(0)
-    loaded = Rotary(6, 1e4, layout)  # type: ignore[arg-type]
+    loaded = Rotary(6, 1e4, layout)  # type: ignore[arg-type]  # a parametrized str
     loaded.load_state_dict(torch.load(buffer, weights_only=True))
     with torch.device("meta"):
-        meta = Rotary(6, 1e4, layout)  # type: ignore[arg-type]
+        meta = Rotary(6, 1e4, layout)  # type: ignore[arg-type]  # a parametrized str
     q, k, at = heads()
     expected = rotated(q, at, 1e4, layout)
     for position in (made, loaded, copy.deepcopy(made).half(), meta.to_empty(device="cpu")):
@@ -214,4 +214,4 @@ def test_a_scheme_overrides_one_hook(position: Position) -> None:
 )
 def test_wrong_options_are_named(build: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        build()  # type: ignore[operator]
+        build()  # type: ignore[operator]  # a parametrized call

@@ -159,7 +159,7 @@ def test_factor_one_changes_nothing(kind: type[LinearRotary]) -> None:
         (lambda: YarnRotary(K, THETA, "half", 4.0, LENGTH, 32.0, 1.0, 0.0, True), "attention_factor=0.0"),
         (lambda: Llama3Rotary(K, THETA, "half", 4.0, 4.0, 1.0, LENGTH), "low_freq_factor=4.0"),
         (lambda: Llama3Rotary(K, THETA, "half", 4.0, 1.0, 4.0, 0), "original_max_length=0"),
-        (lambda: LinearRotary(K, THETA, "halves", 4.0), "layout=halves"),  # type: ignore[arg-type]
+        (lambda: LinearRotary(K, THETA, "halves", 4.0), "layout=halves"),  # type: ignore[arg-type]  # wrong on purpose
     ],
 )
 def test_wrong_options_are_named(build: Callable[[], Rotary], message: str) -> None:

@@ -136,7 +136,7 @@ def test_what_has_no_part_takes_no_gradient(family: str) -> None:
 def test_a_shared_table_is_trained() -> None:
     model = objective().adapt(toy("encoder_decoder", tie="three_way"), CLASSES)
     assert isinstance(model, Classifier)
-    assert next(model.body.source_embedding.parameters()).requires_grad  # type: ignore[union-attr]
+    assert next(model.body.source_embedding.parameters()).requires_grad  # type: ignore[union-attr]  # that family has it
 
 
 def test_segments_count_where_the_model_has_them() -> None:

@@ -112,8 +112,8 @@ class RaggedWriter:
 
     def __init__(self, folder: Path, name: str, dtype: str) -> None:
         self.dtype = dtype
-        self._values = open(folder / f"{name}.values", "wb")  # noqa: SIM115
-        self._offsets = open(folder / f"{name}.offsets", "wb")  # noqa: SIM115
+        self._values = open(folder / f"{name}.values", "wb")  # noqa: SIM115  # closed by `close`
+        self._offsets = open(folder / f"{name}.offsets", "wb")  # noqa: SIM115  # closed by `close`
         self._end = 0
         np.zeros(1, np.int64).tofile(self._offsets)
 

@@ -109,7 +109,7 @@ def line_chunks(source: BinaryIO, most: int) -> Iterator[list[bytes]]:
             lines = lines[most:]
             continue
         _ready(source, None)
-        block = source.read1(_READ)  # type: ignore[attr-defined]
+        block = source.read1(_READ)  # type: ignore[attr-defined]  # buffered readers have it, BinaryIO does not say so
         if not block:
             break
         *whole, rest = block.split(b"\n")

@@ -172,7 +172,7 @@ class Translator:
             sources = pad(rows, self.tokenizers.source.specials.pad).to(device)
             with torch.inference_mode():
                 found = beam_search(
-                    ModelScorer(self.model, self.options.precision),  # type: ignore[arg-type]
+                    ModelScorer(self.model, self.options.precision),  # type: ignore[arg-type]  # a Seq2Seq, known as a module
                     sources,
                     self._search,
                     start_id=special.start,
