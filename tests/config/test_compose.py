@@ -13,7 +13,7 @@ from transformer_kit.config.compose import compose, compose_points, expand, hydr
 from transformer_kit.config.convert import MISSING
 from transformer_kit.config.plain import with_env
 from transformer_kit.config.saved import dump
-from transformer_kit.config.schema import flatten
+from transformer_kit.config.schema import FORMAT, flatten
 from transformer_kit.errors import ConfigError
 
 TRAIN = "data.train=[{source: a.en, target: b.de}]"
@@ -51,7 +51,7 @@ def test_values_are_typed_and_the_plain_form_is_complete() -> None:
     assert config.model.slot("position", "decoder")["base"] == 5e4
     plain = config.plain()
     assert next(iter(plain)) == "format"
-    assert plain["format"] == 2
+    assert plain["format"] == FORMAT
     assert MISSING not in dict(flatten(plain)).values()
     assert yaml.safe_load(dump(plain)) == plain
     plain["trainer"]["steps"] = 0
@@ -179,7 +179,9 @@ def test_each_error_in_words(user: Path) -> None:
     for line in expected.values():
         assert len([one for one in found if one.startswith(line)]) == 1, (line, found)
     assert len(found) == len(expected), found
-    assert errors("data=demo", "format=3") == ["format: this version reads format 2, got 3"]
+    assert errors("data=demo", f"format={FORMAT + 1}") == [
+        f"format: this version reads format {FORMAT}, got {FORMAT + 1}"
+    ]
 
 
 def test_a_wrong_type_hides_nothing_beside_it() -> None:

@@ -227,7 +227,7 @@ def test_foreign_and_damaged_configurations(tmp_path: Path) -> None:
         (f"format: 1\nx: !!python/object/apply:os.system ['touch {canary}']\n", "cannot be read"),
         ("format: [1\n", "cannot be read"),
         ("just text", "says no format"),
-        ("format: 3\n", "has format 3"),
+        ("format: 99\n", "has format 99"),
     ):
         path.write_text(text)
         with pytest.raises(RunError, match=message):
@@ -249,11 +249,12 @@ def test_results(tmp_path: Path) -> None:
     assert read_result(tmp_path) is None
 
 
-def test_a_run_of_the_first_format_still_loads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ADDED)
+def test_a_run_of_an_older_format_still_loads(form: int, tmp_path: Path) -> None:
     """Without everything that came later it reads as the same configuration, with values that change nothing."""
     now = config(tmp_path).plain()
-    old = copy.deepcopy(now) | {"format": 1}
-    for key in ADDED[1]:
+    old = copy.deepcopy(now) | {"format": form}
+    for key in (key for number, added in ADDED.items() if number >= form for key in added):
         *parents, last = key.split(".")
         node = old
         for name in parents:

@@ -34,7 +34,8 @@ ADDED: dict[int, dict[str, Any]] = {
         "tokenizer.mask": False,
         "tokenizer.sentinels": 0,
         "init": {"from": None, "freeze": []},
-    }
+    },
+    2: {},
 }
 """Options that came after a format: the values with which nothing changes. Set only where the options around exist."""
 COMPLETED = {"generation": "default"}
