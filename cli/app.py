@@ -33,6 +33,7 @@ COMMANDS = {
     "embed": "A vector for each line.",
     "evaluate": "Score a run, or a file of translations.",
     "ablate": "Train combinations of options, compare them.",
+    "plot": "Draw the curves of runs.",
     "convert": "Models from and for other toolkits.",
     "completion": "The completion script of a shell.",
 }

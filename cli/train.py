@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from transformer_kit.cli import hydra_bridge
@@ -28,7 +27,10 @@ def train(
     if cfg is not None:
         hydra_bridge.show("train", given, folders, resolve=resolve)
         return
-    _report(hydra_bridge.run("train", given, folders, _task))
+    trained = hydra_bridge.run("train", given, folders, _task)
+    from transformer_kit.cli.train_report import show
+
+    show(trained)
 
 
 def _task(config: Config) -> Trained:
@@ -36,23 +38,3 @@ def _task(config: Config) -> Trained:
     from transformer_kit.tasks.train import train as task
 
     return task(config, progress())
-
-
-def _report(trained: Trained) -> None:
-    from transformer_kit.console import duration, print_table
-
-    result = trained.result
-    if trained.already:
-        print(f"{trained.folder} is already complete (step {result['step']:,}): nothing to do", file=sys.stderr)
-        return
-    scores = result["scores"]
-    rows = [
-        ["parameters", f"{result['parameters']:,}"],
-        ["updates", f"{result['step']:,} (ended by {result['ended_by']})"],
-        ["target tokens", f"{result['tokens']:,}"],
-        ["time", duration(result["seconds"])],
-        ["target tokens/s", f"{result['tokens_per_second']:,.0f} ({result['precision']})"],
-        ["model", f"{result['model']['kind']} of step {', '.join(map(str, result['model']['steps']))}"],
-        *([f"validation {name}", f"{value:.4g}"] for name, value in scores.items()),
-    ]
-    print_table(["", ""], rows, title=str(trained.folder), stream=sys.stderr)

@@ -31,6 +31,7 @@ def tkit(*words: str, folder: Path | None = None, **env: str) -> subprocess.Comp
     [
         (["--help"], {"torch", "numpy", "hydra", "omegaconf", "yaml", "sentencepiece", "sacrebleu"}),
         (["train", "--help"], {"torch", "numpy", "hydra", "omegaconf", "yaml"}),
+        (["plot", "--help"], {"torch", "numpy", "matplotlib", "yaml"}),
         (["train", "--cfg", "job", "data=demo"], {"torch", "numpy", "sentencepiece", "sacrebleu"}),
     ],
 )
@@ -64,7 +65,7 @@ def test_every_command_has_help() -> None:
 def test_configuration_is_printed_as_yaml(tmp_path: Path) -> None:
     done = tkit("train", "--cfg", "job", "data=demo", "model/position=rope", folder=tmp_path)
     assert done.returncode == 0
-    assert done.stdout.startswith("format: 2\n")
+    assert done.stdout.startswith("format: 3\n")
     assert f"root: {tmp_path / 'runs'}\n" in done.stdout
     assert "theta: 10000.0\n" in done.stdout
     assert list(tmp_path.iterdir()) == []

@@ -44,12 +44,12 @@ from transformer_kit.training.optimizer import build_optimizer
 from transformer_kit.training.precision import Precision, resolve_device, resolve_precision
 from transformer_kit.training.schedule import build_schedule
 from transformer_kit.training.state import Budget, RunState
-from transformer_kit.training.tracker import Jsonl
+from transformer_kit.training.tracker import METRICS_FILE, Jsonl
 from transformer_kit.training.weights import fill, load_model, save_tensors
 
 log = get_logger(__name__)
 
-METRICS_FILE, LOG_FILE = "metrics.jsonl", "train.log"
+LOG_FILE = "train.log"
 HYPOTHESES = "validation.hypotheses"  # translations of the validation data by the final model
 SAMPLES = {"pairs": "pairs", "documents": "documents", "labels": "examples"}
 PACKAGES = (
@@ -72,11 +72,13 @@ class Trained:
         folder: the run folder.
         already: the run had ended before; nothing was touched.
         result: what `result.json` holds.
+        config: what was asked for.
     """
 
     folder: Path
     already: bool
     result: Mapping[str, Any]
+    config: Config
 
 
 def train(config: Config, progress: Progress) -> Trained:
@@ -92,7 +94,7 @@ def train(config: Config, progress: Progress) -> Trained:
     with open_run(config) as run:
         done = run.result()
         if done is not None and has_ended(done, config):
-            return Trained(run.path, True, done)
+            return Trained(run.path, True, done, config)
         handler = logs.add_file(run.path / LOG_FILE)
         try:
             result = _train(run, progress)
@@ -104,7 +106,7 @@ def train(config: Config, progress: Progress) -> Trained:
             raise
         finally:
             logs.remove(handler)
-        return Trained(run.path, False, result)
+        return Trained(run.path, False, result, config)
 
 
 def has_ended(result: Mapping[str, Any], config: Config) -> bool:

@@ -7,11 +7,13 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from transformer_kit.logs import get_logger
 
 log = get_logger(__name__)
+
+METRICS_FILE = "metrics.jsonl"
 
 Row = Mapping[str, float | int | str | None]
 
@@ -83,3 +85,20 @@ class Trackers:
     def _drop(self, tracker: Tracker, error: Exception) -> None:
         self._live.remove(tracker)
         log.warning("%s is off for the rest of this run: %s", type(tracker).__name__, error)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows that `Jsonl` wrote, also while a run goes on: half a line, or anything else that is no row, is left out.
+
+    Raises:
+        OSError: there is no file, or it cannot be read.
+    """
+    rows = []
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int) and isinstance(row.get("kind"), str):
+            rows.append(row)
+    return rows

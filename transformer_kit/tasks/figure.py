@@ -1,0 +1,188 @@
+"""Charts by matplotlib, which is imported when one is made: it belongs to the extra `plot`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from transformer_kit.errors import RunError
+from transformer_kit.tasks.plot import Chart, Curve, Panel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "pdf")
+COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#555555",
+)  # Okabe and Ito's, told apart by all
+TITLES = {
+    "bleu": "BLEU",
+    "lr": "learning rate",
+    "grad_norm": "gradient norm, before clipping",
+    "nll": "negative log-likelihood",
+    "tokens_per_second": "target tokens/s",
+}
+AXES = {"steps": "updates", "tokens": "target tokens", "hours": "hours"}
+LINEAR = ("lr", "bleu", "accuracy", "tokens_per_second", "padding_efficiency")  # whatever their range
+WIDE = 20.0  # a panel whose values span more than this factor has a logarithmic axis
+STYLE: dict[Any, Any] = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": "medium",
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "svg.hashsalt": "tkit",  # equal runs, equal file
+}
+
+
+def draw(chart: Chart) -> Figure:
+    """A picture of small multiples: one panel for each metric, one colour for each run.
+
+    The training is a thin line, validations are a thicker one with dots.
+
+    Raises:
+        RunError: matplotlib is not installed.
+    """
+    figure, axes = _figure(len(chart.panels))
+    for panel, one in zip(chart.panels, axes, strict=False):
+        _draw_panel(one, panel, len(chart.labels))
+        one.set_xlabel(AXES[chart.axis])
+        one.xaxis.set_major_formatter(lambda value, _: short(value))
+    _legend(figure, chart)
+    return figure
+
+
+def save(figure: Figure, out: BinaryIO, kind: str) -> None:
+    """Write a picture.
+
+    Args:
+        kind: one of `FORMATS`.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(out, format=kind, dpi=150, metadata=None if kind == "png" else {_DATE[kind]: None})
+
+
+_DATE = {"svg": "Date", "pdf": "CreationDate"}
+
+
+def short(value: float) -> str:
+    """A number for an axis: 2000 -> 2k, 1500000 -> 1.5M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{letter}"
+    return f"{value:.4g}"
+
+
+def is_wide(values: Iterable[float]) -> bool:
+    """Whether values are best seen on a logarithmic axis."""
+    found = list(values)
+    return bool(found) and min(found) > 0 and max(found) / min(found) > WIDE
+
+
+def palette(count: int) -> list[Any]:
+    """Colours for so many runs."""
+    import matplotlib
+
+    if count <= len(COLOURS):
+        return list(COLOURS[:count])
+    return [matplotlib.colormaps["turbo"]((number + 0.5) / count) for number in range(count)]
+
+
+def _figure(panels: int) -> tuple[Figure, list[Axes]]:
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise RunError(
+            "a picture needs matplotlib: pip install 'transformer-kit[plot]', or matplotlib itself"
+        ) from None
+    columns = panels if panels <= 3 else 2 if panels == 4 else 3
+    rows = math.ceil(panels / columns)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(max(5.5, 4.0 * columns), 3.0 * rows + 0.5), layout="constrained")
+        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for empty in axes[panels:]:
+            empty.set_axis_off()
+    return figure, axes[:panels]
+
+
+def _draw_panel(axes: Axes, panel: Panel, runs: int) -> None:
+    colours = palette(runs)
+    pale = any(curve.kind == "validation" for curve in panel.curves)  # beside validations, training stands back
+    for curve in panel.curves:
+        _draw_curve(axes, curve, colours[curve.run], pale)
+    axes.set_title(TITLES.get(panel.metric, panel.metric.replace("_", " ")), loc="left")
+    if panel.metric == "accuracy":
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    elif panel.metric not in LINEAR and is_wide(value for curve in panel.curves for value in curve.y):
+        set_log(axes, [value for curve in panel.curves for value in curve.y])
+    else:
+        axes.yaxis.set_major_formatter(lambda value, _: short(value))
+
+
+def set_log(axes: Axes, values: Sequence[float]) -> None:
+    """A logarithmic y axis with numbers that can be read: 1, 2, 5, 10, …, or powers of ten over a long range."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    long = max(values) / min(values) > 1e4
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if long else (1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(lambda value, _: short(value))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _draw_curve(axes: Axes, curve: Curve, colour: Any, pale: bool) -> None:
+    trained = curve.kind == "train"
+    dots = "o" if len(curve.x) == 1 or (not trained and len(curve.x) <= 60) else ""
+    axes.plot(
+        curve.x,
+        curve.y,
+        color=colour,
+        linewidth=1.1 if trained else 1.8,
+        alpha=0.5 if trained and pale else 1.0,
+        marker=dots,
+        markersize=3.5,
+        gid=f"{curve.kind} {curve.run}",
+    )
+    if curve.low:
+        axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _legend(figure: Figure, chart: Chart) -> None:
+    """The runs by colour, what is thin and what is thick, below all panels; one run is the title."""
+    from matplotlib.lines import Line2D
+
+    kinds = [kind for kind in ("train", "validation") if any(c.kind == kind for p in chart.panels for c in p.curves)]
+    alone = len(chart.labels) == 1
+    colours = palette(len(chart.labels))
+    grey = colours[0] if alone else "#555555"
+    shown = (
+        [] if alone else [Line2D([], [], color=c, label=_cut(n)) for c, n in zip(colours, chart.labels, strict=True)]
+    )
+    if len(kinds) == 2:
+        thick = {"linewidth": 1.8, "marker": "o", "markersize": 3.5}
+        shown += [
+            Line2D([], [], color=grey, label=kind, **({"linewidth": 1.1, "alpha": 0.5} if kind == "train" else thick))
+            for kind in kinds
+        ]
+    if alone:
+        figure.suptitle(_cut(chart.labels[0]), fontsize="medium")
+    if shown:
+        widest = max(len(str(line.get_label())) for line in shown)
+        columns = max(1, min(len(shown), int(figure.get_figwidth() * 11 / (widest + 6))))
+        figure.legend(handles=shown, loc="outside lower center", ncols=columns, frameon=False)
+
+
+def _cut(label: str) -> str:
+    return label if len(label) <= 70 else f"{label[:40]}…{label[-29:]}"
