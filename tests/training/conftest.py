@@ -35,6 +35,7 @@ BASE = TrainerOptions(
     device="cpu",
     threads=None,
     precision="fp32",
+    activation_checkpointing=False,
     accumulate_tokens=None,
     clip_norm=1.0,
     log_every=1,

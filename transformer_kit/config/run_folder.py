@@ -41,6 +41,7 @@ FREE_OF_RESULT = (
     "trainer.minutes",
     "trainer.device",
     "trainer.threads",
+    "trainer.activation_checkpointing",
     "trainer.log_every",
     "trainer.keep_last",
     "trainer.keep_best",

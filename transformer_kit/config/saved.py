@@ -35,7 +35,9 @@ ADDED: dict[int, dict[str, Any]] = {
         "tokenizer.sentinels": 0,
         "init": {"from": None, "freeze": []},
     },
-    2: {},
+    2: {
+        "trainer.activation_checkpointing": False,
+    },
 }
 """Options that came after a format: the values with which nothing changes. Set only where the options around exist."""
 COMPLETED = {"generation": "default"}

@@ -24,6 +24,7 @@ from transformer_kit.data.streams import training_stream
 from transformer_kit.data.tokenizer import Tokenizers
 from transformer_kit.errors import ConfigError, Interrupted, RunError
 from transformer_kit.logs import get_logger
+from transformer_kit.models.stack import checkpoint_activations
 from transformer_kit.tasks.initial import freeze, start_from
 from transformer_kit.tasks.load import (
     ENVIRONMENT,
@@ -135,6 +136,7 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     if config.init.from_ is not None and store.latest_good() is None:
         start_from(Path(config.init.from_), model)
     freeze(model, config.init.freeze)
+    checkpoint_activations(model, config.trainer.activation_checkpointing)
     _record_start(run, tokenizers, precision, prepared.labels)  # from here on the run has begun
     if run.changed:
         if (latest := store.latest_good()) is not None:

@@ -151,6 +151,8 @@ class TrainerOptions:
         device: auto (CUDA, MPS or CPU), cpu, cuda, cuda:N or mps.
         threads: CPU threads of torch; null leaves torch's own choice.
         precision: fp32, bf16 (autocast), or auto: bf16 where the hardware multiplies it.
+        activation_checkpointing: keep of each layer its input alone and run it a second time on the way back: less
+            memory for a third more work, the same result to the bit.
         accumulate_tokens: real target tokens of one update, gathered over batches; null is one batch an update.
         clip_norm: largest gradient norm; null does not clip.
         log_every, validate_every, save_every: in updates; null: only at the end.
@@ -171,6 +173,7 @@ class TrainerOptions:
     device: str
     threads: int | None
     precision: str
+    activation_checkpointing: bool
     accumulate_tokens: int | None
     clip_norm: float | None
     log_every: int
