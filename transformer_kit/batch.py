@@ -75,6 +75,15 @@ class Tokens:
         ids, valid, at = self.ids.to(device), self.valid.to(device), self.at.to(device)
         return Tokens(ids, valid, at, self.full, moved(self.document), moved(self.prefix), moved(self.types))
 
+    def rows(self, which: slice) -> Tokens:
+        """Some of the rows, as wide as before."""
+
+        def part(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor[which]
+
+        ids, valid, at = self.ids[which], self.valid[which], self.at[which]
+        return Tokens(ids, valid, at, self.full, part(self.document), part(self.prefix), part(self.types))
+
 
 def pad(rows: Sequence[Sequence[int] | Tensor], pad_id: int, side: Side = "right", length: int | None = None) -> Tokens:
     """Stack rows of ids into one block.
@@ -131,6 +140,18 @@ class Batch:
             self.counted.to(device),
             self.num_labels,
             self.sample_ids,
+        )
+
+    def rows(self, which: slice) -> Batch:
+        """Some of the examples, as wide as before."""
+        counted = self.counted[which]
+        return Batch(
+            None if self.source is None else self.source.rows(which),
+            self.target.rows(which),
+            self.labels[which],
+            counted,
+            int(counted.sum()),
+            self.sample_ids[which],
         )
 
 

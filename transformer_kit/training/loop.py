@@ -60,6 +60,8 @@ class Summary:
         reason: steps, tokens, epochs, minutes or patience.
         seconds: wall-clock time of all sessions.
         tokens_per_second: target tokens of this session by the time spent in updates.
+        skipped: updates whose gradient was not finite.
+        oom_splits: batches that were halved because memory ran out.
         scores: the last validation.
         best, best_step: the best score of `best_metric`; None where there was none.
     """
@@ -71,6 +73,7 @@ class Summary:
     seconds: float
     tokens_per_second: float
     skipped: int
+    oom_splits: int
     scores: Mapping[str, float]
     best: float | None
     best_step: int
@@ -134,7 +137,8 @@ class Trainer:
 
         Raises:
             Interrupted: after SIGINT, SIGTERM or SIGUSR2, with the state saved; calling `fit` of a new Trainer goes on.
-            RunError: the gradient was not finite `max_skips` times in a row, or validation lacks the metric.
+            RunError: the gradient was not finite `max_skips` times in a row, validation lacks the metric, or half a batch
+                is too much for the memory.
             CheckpointError: the last state could not be saved, or the checkpoint is of another model.
         """
         with StopFlag() as stop:
@@ -170,6 +174,7 @@ class Trainer:
                 interval.add(outcome.labels, outcome.loss, outcome.norm, outcome.metrics)
         else:
             self._skip()
+        self._count_splits(outcome.splits)
         for batch in window:
             state.interval.count(batch)
         for interval in (state.interval, self._session):
@@ -198,6 +203,18 @@ class Trainer:
                 f"({kept}): lower the learning rate, set trainer.clip_norm, or try trainer.precision=fp32"
             )
 
+    def _count_splits(self, splits: int) -> None:
+        """Say it when the number of halved batches grows by a digit."""
+        before = self.state.oom_splits
+        self.state.oom_splits += splits
+        if len(str(self.state.oom_splits)) > len(str(before or "")):
+            log.warning(
+                "step %d: memory ran out; %d batches were computed in halves so far, which takes more than twice their "
+                "time: a smaller data.batch.tokens avoids it",
+                self.state.step,
+                self.state.oom_splits,
+            )
+
     # -- step boundaries -----------------------------------------------------------------------------------------
 
     def _report(self) -> None:
@@ -213,6 +230,7 @@ class Trainer:
         state = self.state
         lr = self._schedule(state.step)
         row = {**state.interval.row(), "lr": lr, "tokens": state.tokens, "skipped": state.skipped}
+        row["oom_splits"] = state.oom_splits
         self._trackers.add({"kind": "train", "step": state.step, **row})
         facts = {"step": f"{state.step:,}", "loss": f"{row['loss']:.3f}"}
         if "perplexity" in row:
@@ -326,6 +344,7 @@ class Trainer:
             seconds=state.seconds,
             tokens_per_second=session.labels / session.seconds if session.seconds else 0.0,
             skipped=state.skipped,
+            oom_splits=state.oom_splits,
             scores=self._scores,
             best=state.best,
             best_step=state.best_step,

@@ -83,6 +83,7 @@ class RunState:
         step: updates made; a skipped one is none.
         tokens: real target tokens of these updates.
         skipped, skipped_in_a_row: windows whose gradient was not finite.
+        oom_splits: batches that were halved because memory ran out.
         seconds: wall-clock time of all sessions.
         validated: the last step that was validated.
         best, best_step: the best score of `best_metric` and its step; None before there is one.
@@ -93,6 +94,7 @@ class RunState:
     tokens: int = 0
     skipped: int = 0
     skipped_in_a_row: int = 0
+    oom_splits: int = 0
     seconds: float = 0.0
     validated: int = 0
     best: float | None = None

@@ -3,6 +3,8 @@
 - The loss of each batch is divided by the labels of the whole window before its backward pass: one division, so that
   neither padding nor the number of batches changes anything.
 - Randomness comes from (seed, attempt, batch), so a resumed run draws what the unbroken one would have drawn.
+- Where memory runs out, the gradient may hold a part of a batch already. So the whole window begins anew, with the
+  batch that was too large, and those as large, in halves; only once.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from transformer_kit.batch import Batch
+from transformer_kit.errors import RunError
+from transformer_kit.training.memory import is_out_of_memory, release
 from transformer_kit.training.precision import Precision
 from transformer_kit.training.schedule import Schedule
 from transformer_kit.training.step import Step
@@ -32,6 +36,7 @@ class Outcome:
         loss, metrics: sums over them.
         norm: of the gradient of the mean loss, before clipping.
         finite: False if the norm or the loss was not, and nothing was changed.
+        splits: batches that were halved because memory ran out.
     """
 
     labels: int
@@ -39,6 +44,7 @@ class Outcome:
     norm: float
     metrics: Mapping[str, float]
     finite: bool
+    splits: int = 0
 
 
 class Updater:
@@ -71,10 +77,12 @@ class Updater:
 
         Args:
             attempt: updates made and skipped before this one; seeds what is random in it.
+
+        Raises:
+            RunError: memory ran out, and halving a batch did not help.
         """
         labels = sum(batch.num_labels for batch in window)
-        self._optimizer.zero_grad(set_to_none=True)
-        sums = [self._backward(batch, derive_seed(self._seed, attempt, i), labels) for i, batch in enumerate(window)]
+        sums, splits = self._gradient(window, attempt, labels)
         norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
         names = ["norm", *(name for each in sums for name in each)]
         # the only copy to the host: whether the update is made must be known here
@@ -84,7 +92,35 @@ class Updater:
         finite = math.isfinite(norm_value) and math.isfinite(loss)
         if finite:
             self._apply(norm, norm_value, step)
-        return Outcome(labels, loss, norm_value, totals, finite)
+        return Outcome(labels, loss, norm_value, totals, finite, splits)
+
+    def _gradient(self, window: Sequence[Batch], attempt: int, labels: int) -> tuple[list[dict[str, Tensor]], int]:
+        """The window's gradient into the parameters: its batches' sums, and how many had to be halved.
+
+        Raises:
+            RunError: memory ran out for half a batch as well, or for a batch of one row.
+        """
+        seeds = [derive_seed(self._seed, attempt, i) for i in range(len(window))]
+        limit: int | None = None  # batches of so many cells and more go in halves
+        while True:
+            pieces = [piece for batch, seed in zip(window, seeds, strict=True) for piece in _pieces(batch, seed, limit)]
+            self._optimizer.zero_grad(set_to_none=True)
+            if limit is not None:
+                release(self._precision.device)
+            sums: list[dict[str, Tensor]] = []
+            try:
+                for batch, seed in pieces:
+                    sums.append(self._backward(batch, seed, labels))
+                return sums, len(pieces) - len(window)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                said = str(error).strip().splitlines() or [type(error).__name__]
+            failed = pieces[len(sums)][0]  # out of the handler: the error held on to what the batch had computed
+            if len(failed.labels) == 1 or not any(failed is batch for batch in window):
+                raise RunError(_too_large(failed, self._precision.device, said[0]))
+            limit = _size(failed)
+            del sums, pieces, failed
 
     def _backward(self, batch: Batch, seed: int, labels: int) -> dict[str, Tensor]:
         """Add one batch's share to the gradient; returns its sums, the loss among them."""
@@ -100,7 +136,40 @@ class Updater:
         lr = self._schedule(step)
         for group in self._optimizer.param_groups:
             group["lr"] = lr
-        self._optimizer.step()
+        try:
+            self._optimizer.step()
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            device = self._precision.device
+            raise RunError(
+                f"{device} has not enough memory for the optimizer's step: take a smaller model or batch"
+            ) from None
+
+
+def _size(batch: Batch) -> int:
+    """Cells of both sides, padding counted."""
+    return batch.target.ids.numel() + (0 if batch.source is None else batch.source.ids.numel())
+
+
+def _pieces(batch: Batch, seed: int, limit: int | None) -> list[tuple[Batch, int]]:
+    """A batch with its seed, or its halves, each with a seed of its own, where it has `limit` cells or more."""
+    rows = len(batch.labels)
+    if limit is None or _size(batch) < limit or rows == 1:
+        return [(batch, seed)]
+    halves = slice(0, rows // 2), slice(rows // 2, rows)
+    return [(batch.rows(half), derive_seed(seed, 0, number)) for number, half in enumerate(halves)]
+
+
+def _too_large(batch: Batch, device: torch.device, said: str) -> str:
+    rows, width = batch.target.shape
+    if batch.source is not None:
+        width = max(width, batch.source.shape[1])
+    what = "one row" if rows == 1 else f"half a batch, {rows} rows"
+    remedy = "a smaller data.batch.tokens (with trainer.accumulate_tokens the update stays as large)"
+    if rows == 1:
+        remedy = "shorter rows (data.filter.max_length, data.length or data.max_length) or a smaller model"
+    return f"{device} has not enough memory for {what} of {width} cells: {remedy}. It said: {said}"
 
 
 def derive_seed(seed: int, attempt: int, batch: int) -> int:
