@@ -23,6 +23,7 @@ from transformer_kit.training.checkpoint import MODEL, CheckpointStore
 from transformer_kit.training.files import sha256
 from transformer_kit.training.options import METRICS
 from transformer_kit.training.precision import resolve_device
+from transformer_kit.training.threads import Cores
 from transformer_kit.training.weights import load_model
 
 log = get_logger(__name__)
@@ -163,8 +164,10 @@ def model_limit(config: Config) -> int:
 
 
 def set_threads(threads: int | None) -> None:
-    """Let torch use that many CPU threads; None leaves its own choice."""
-    if threads is not None:
+    """Let torch use that many CPU threads; None leaves its own choice, but for a smaller quota of cores."""
+    if threads is None:
+        threads = min(torch.get_num_threads(), Cores.here().allowed)
+    if threads != torch.get_num_threads():
         torch.set_num_threads(threads)
 
 

@@ -32,9 +32,9 @@ from transformer_kit.tasks.load import (
     TOKENIZER,
     assemble,
     checkpoints,
+    read_environment,
     run_labels,
     run_tokenizers,
-    set_threads,
 )
 from transformer_kit.tasks.validate import Validation
 from transformer_kit.training.average import final_weights
@@ -45,6 +45,7 @@ from transformer_kit.training.optimizer import build_optimizer
 from transformer_kit.training.precision import Precision, resolve_device, resolve_precision
 from transformer_kit.training.schedule import build_schedule
 from transformer_kit.training.state import Budget, RunState
+from transformer_kit.training.threads import lent_threads
 from transformer_kit.training.tracker import METRICS_FILE, Jsonl
 from transformer_kit.training.weights import fill, load_model, save_tensors
 
@@ -98,7 +99,9 @@ def train(config: Config, progress: Progress) -> Trained:
             return Trained(run.path, True, done, config)
         handler = logs.add_file(run.path / LOG_FILE)
         try:
-            result = _train(run, progress)
+            log.info("run %s%s", run.path, " (going on)" if run.resumed else "")
+            with lent_threads(config.trainer.threads, read_environment(run.path).get("threads")):
+                result = _train(run, progress)
         except (Interrupted, KeyboardInterrupt):
             raise
         except Exception as error:
@@ -120,8 +123,6 @@ def has_ended(result: Mapping[str, Any], config: Config) -> bool:
 
 def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     config = run.config
-    log.info("run %s%s", run.path, " (going on)" if run.resumed else "")
-    set_threads(config.trainer.threads)
     prepared = prepare(config.data, config.tokenizer, run_tokenizers(run.path))
     assert prepared.valid is not None
     tokenizers = prepared.tokenizers

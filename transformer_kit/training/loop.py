@@ -29,6 +29,7 @@ from transformer_kit.training.schedule import Schedule
 from transformer_kit.training.signals import StopFlag
 from transformer_kit.training.state import Budget, Interval, RunState
 from transformer_kit.training.step import Step
+from transformer_kit.training.threads import Cores, Crowding
 from transformer_kit.training.tracker import Tracker, Trackers
 from transformer_kit.training.update import Updater
 from transformer_kit.training.weights import load_model
@@ -131,14 +132,15 @@ class Trainer:
         self._saved: tuple[int, int] | None = None  # step and last validated step of the newest checkpoint
         self._began = 0.0
         self._session = Interval()
+        self._crowding = Crowding(Cores.here()) if precision.device.type == "cpu" else None
 
     def fit(self) -> Summary:
         """Train.
 
         Raises:
             Interrupted: after SIGINT, SIGTERM or SIGUSR2, with the state saved; calling `fit` of a new Trainer goes on.
-            RunError: the gradient was not finite `max_skips` times in a row, validation lacks the metric, or half a batch
-                is too much for the memory.
+            RunError: the gradient was not finite `max_skips` times in a row, validation lacks the metric, or memory holds
+                not even half a batch.
             CheckpointError: the last state could not be saved, or the checkpoint is of another model.
         """
         with StopFlag() as stop:
@@ -237,6 +239,8 @@ class Trainer:
             facts["ppl"] = f"{row['perplexity']:.4g}"
         facts |= {"lr": f"{lr:.2e}", "tokens/s": f"{row['tokens_per_second']:,.0f}"}
         self._progress.update(self._fraction(), facts)
+        if self._crowding is not None:
+            self._crowding.look()
 
     def _boundary(self, stop: StopFlag) -> None:
         """Between two updates: leave if asked to, else validate and save what is due."""

@@ -149,7 +149,7 @@ class TrainerOptions:
         steps, tokens, epochs, minutes: budgets: updates, target tokens, passes over the data, wall-clock minutes of
             all sessions; the first one reached ends the training; null is no budget.
         device: auto (CUDA, MPS or CPU), cpu, cuda, cuda:N or mps.
-        threads: CPU threads of torch; null leaves torch's own choice.
+        threads: CPU threads of torch; null: those that a run began with, for a new one the cores that nobody else uses.
         precision: fp32, bf16 (autocast), or auto: bf16 where the hardware multiplies it.
         activation_checkpointing: keep of each layer its input alone and run it a second time on the way back: less
             memory for a third more work, the same result to the bit.
