@@ -139,8 +139,8 @@ class Trainer:
 
         Raises:
             Interrupted: after SIGINT, SIGTERM or SIGUSR2, with the state saved; calling `fit` of a new Trainer goes on.
-            RunError: the gradient was not finite `max_skips` times in a row, validation lacks the metric, or memory holds
-                not even half a batch.
+            RunError: the gradient was not finite `max_skips` times in a row, validation lacks the metric, or half a
+                batch needs too much memory.
             CheckpointError: the last state could not be saved, or the checkpoint is of another model.
         """
         with StopFlag() as stop:
