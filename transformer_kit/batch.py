@@ -6,8 +6,8 @@ masked by length.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -66,14 +66,21 @@ class Tokens:
         return Cells(self.at, None if self.full else self.valid, self.document, self.prefix)
 
     def to(self, device: torch.device | str) -> Tokens:
+        """On another device; from pinned memory the copy does not wait for what the device has in hand."""
         if self.ids.device == torch.device(device):
             return self
+        return self._each(lambda tensor: tensor.to(device, non_blocking=tensor.is_pinned()))
 
-        def moved(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.to(device)
+    def pinned(self) -> Tokens:
+        """In memory from which a GPU reads by itself."""
+        return self._each(Tensor.pin_memory)
 
-        ids, valid, at = self.ids.to(device), self.valid.to(device), self.at.to(device)
-        return Tokens(ids, valid, at, self.full, moved(self.document), moved(self.prefix), moved(self.types))
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Tokens:
+        def changed(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else change(tensor)
+
+        ids, valid, at = change(self.ids), change(self.valid), change(self.at)
+        return Tokens(ids, valid, at, self.full, changed(self.document), changed(self.prefix), changed(self.types))
 
     def rows(self, which: slice) -> Tokens:
         """Some of the rows, as wide as before."""
@@ -123,6 +130,8 @@ class Batch:
         counted: shaped like `labels`, bool; True where a label counts in the loss.
         num_labels: the number of True cells of `counted`.
         sample_ids: (B,) int64; which samples of the data set these rows are.
+        places: (num_labels,) int64; where in the flattened `counted` the True cells stand, known before the batch goes
+            to a device that would have to be waited for; None: look when needed.
     """
 
     source: Tokens | None
@@ -131,15 +140,34 @@ class Batch:
     counted: Tensor
     num_labels: int
     sample_ids: Tensor
+    places: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Batch:
+        """On another device; from pinned memory the copies do not wait for what the device has in hand."""
+        if self.labels.device == torch.device(device):
+            return self
+        return self._with_places()._each(
+            lambda tokens: tokens.to(device), lambda tensor: tensor.to(device, non_blocking=tensor.is_pinned())
+        )
+
+    def pinned(self) -> Batch:
+        """In memory from which a GPU reads by itself."""
+        return self._with_places()._each(Tokens.pinned, Tensor.pin_memory)
+
+    def _with_places(self) -> Batch:
+        if self.places is not None or self.num_labels == self.labels.numel():
+            return self
+        return replace(self, places=self.counted.flatten().nonzero().squeeze(1))
+
+    def _each(self, tokens: Callable[[Tokens], Tokens], change: Callable[[Tensor], Tensor]) -> Batch:
         return Batch(
-            None if self.source is None else self.source.to(device),
-            self.target.to(device),
-            self.labels.to(device),
-            self.counted.to(device),
+            None if self.source is None else tokens(self.source),
+            tokens(self.target),
+            change(self.labels),
+            change(self.counted),
             self.num_labels,
             self.sample_ids,
+            None if self.places is None else change(self.places),
         )
 
     def rows(self, which: slice) -> Batch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from training_toys import VOCAB, Stream
 
-from transformer_kit.batch import Batch, translation_batch
+from transformer_kit.batch import Batch
 from transformer_kit.console import NoProgress
 from transformer_kit.training.checkpoint import CheckpointStore
 from transformer_kit.training.loop import Trainer
@@ -26,7 +27,7 @@ from transformer_kit.training.options import (
 )
 from transformer_kit.training.precision import Precision
 
-VOCAB, WIDTH = 13, 5
+WIDTH = 5
 BASE = TrainerOptions(
     steps=40,
     tokens=None,
@@ -36,6 +37,7 @@ BASE = TrainerOptions(
     threads=None,
     precision="fp32",
     activation_checkpointing=False,
+    prefetch=None,
     accumulate_tokens=None,
     clip_norm=1.0,
     log_every=1,
@@ -94,40 +96,6 @@ class Objective(nn.Module):
             loss = loss * float("nan")
         correct = (logits.argmax(-1) == batch.labels[batch.counted]).sum()
         return Sums(loss, batch.num_labels, {"nll": loss.detach(), "correct": correct})
-
-
-class Stream:
-    """Samples in an order of their own each epoch, `rows` a batch; records what it gives."""
-
-    def __init__(self, samples: int = 23, rows: int = 3, epoch: int = 0) -> None:
-        made = torch.Generator().manual_seed(7)
-        lengths = torch.randint(2, 8, (samples, 2), generator=made).tolist()
-        self.pairs = [[torch.randint(4, VOCAB, (n,), generator=made) for n in pair] for pair in lengths]
-        self.rows = rows
-        self.epoch = epoch
-        self.index = 0
-        self.given: list[list[int]] = []
-
-    def __iter__(self) -> Iterator[Batch]:
-        while True:
-            order = torch.randperm(len(self.pairs), generator=torch.Generator().manual_seed(self.epoch)).tolist()
-            chunks = [order[i : i + self.rows] for i in range(0, len(order), self.rows)]
-            chunk = chunks[self.index]
-            self.index += 1
-            if self.index == len(chunks):
-                self.epoch, self.index = self.epoch + 1, 0
-            self.given.append(chunk)
-            yield self.batch(chunk)
-
-    def batch(self, chunk: list[int]) -> Batch:
-        sources, targets = zip(*(self.pairs[i] for i in chunk), strict=True)
-        return translation_batch(sources, targets, chunk, pad_id=0, bos_id=2, eos_id=3)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "batch": self.index}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.epoch, self.index = state["epoch"], state["batch"]
 
 
 class Rows:

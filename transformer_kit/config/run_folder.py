@@ -42,6 +42,7 @@ FREE_OF_RESULT = (
     "trainer.device",
     "trainer.threads",
     "trainer.activation_checkpointing",
+    "trainer.prefetch",
     "trainer.log_every",
     "trainer.keep_last",
     "trainer.keep_best",

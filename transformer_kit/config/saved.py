@@ -37,6 +37,7 @@ ADDED: dict[int, dict[str, Any]] = {
     },
     2: {
         "trainer.activation_checkpointing": False,
+        "trainer.prefetch": None,
     },
 }
 """Options that came after a format: the values with which nothing changes. Set only where the options around exist."""

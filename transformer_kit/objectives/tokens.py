@@ -72,5 +72,5 @@ def counted(hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     """Hidden states and labels of the counted cells: (B, T, D) -> (N, D), (N,)."""
     if batch.num_labels == batch.labels.numel():
         return hidden.flatten(0, 1), batch.labels.flatten()
-    rows = batch.counted.flatten().nonzero().squeeze(1)
-    return hidden.flatten(0, 1).index_select(0, rows), batch.labels.flatten().index_select(0, rows)
+    places = batch.counted.flatten().nonzero().squeeze(1) if batch.places is None else batch.places
+    return hidden.flatten(0, 1).index_select(0, places), batch.labels.flatten().index_select(0, places)

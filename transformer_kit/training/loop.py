@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -25,6 +24,7 @@ from transformer_kit.training.checkpoint import MODEL, TRAINER, CheckpointStore
 from transformer_kit.training.optimizer import load_optimizer_state, optimizer_state
 from transformer_kit.training.options import TrainerOptions
 from transformer_kit.training.precision import Precision
+from transformer_kit.training.prefetch import Prefetched, Stream, batches_ahead
 from transformer_kit.training.schedule import Schedule
 from transformer_kit.training.signals import StopFlag
 from transformer_kit.training.state import Budget, Interval, RunState
@@ -35,22 +35,6 @@ from transformer_kit.training.update import Updater
 from transformer_kit.training.weights import load_model
 
 log = get_logger(__name__)
-
-
-class Stream(Protocol):
-    """Batches without end, and where in them we are."""
-
-    @property
-    def epoch(self) -> int:
-        """How many passes over the data are complete: the epoch, from 0, of the next batch."""
-
-    def __iter__(self) -> Iterator[Batch]: ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """The cursor as JSON-able data: the batch after the last one given."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to a cursor."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +102,8 @@ class Trainer:
         self.state = RunState()
         self._step = Step(model, objective).to(precision.device)
         self._updater = Updater(self._step, optimizer, schedule, precision, options.clip_norm, seed)
-        self._stream = stream
+        ahead = batches_ahead(options.prefetch, precision.device)
+        self._stream = Prefetched(stream, ahead, pin=precision.device.type == "cuda")
         self._optimizer = optimizer
         self._schedule = schedule
         self._options = options
@@ -143,7 +128,7 @@ class Trainer:
                 batch needs too much memory.
             CheckpointError: the last state could not be saved, or the checkpoint is of another model.
         """
-        with StopFlag() as stop:
+        with StopFlag() as stop, self._stream:
             self._resume()
             batches = iter(self._stream)
             self._began = time.monotonic() - self.state.seconds

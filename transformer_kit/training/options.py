@@ -153,6 +153,8 @@ class TrainerOptions:
         precision: fp32, bf16 (autocast), or auto: bf16 where the hardware multiplies it.
         activation_checkpointing: keep of each layer its input alone and run it a second time on the way back: less
             memory for a third more work, the same result to the bit.
+        prefetch: batches that a thread makes ahead, 0 or more; null: 2 on CUDA, where they are copied to the GPU from
+            pinned memory as well, else 0.
         accumulate_tokens: real target tokens of one update, gathered over batches; null is one batch an update.
         clip_norm: largest gradient norm; null does not clip.
         log_every, validate_every, save_every: in updates; null: only at the end.
@@ -174,6 +176,7 @@ class TrainerOptions:
     threads: int | None
     precision: str
     activation_checkpointing: bool
+    prefetch: int | None
     accumulate_tokens: int | None
     clip_norm: float | None
     log_every: int
@@ -197,7 +200,7 @@ class TrainerOptions:
         found += _at_least(1, log_every=self.log_every, validate_every=self.validate_every)
         found += _at_least(1, save_every=self.save_every, accumulate_tokens=self.accumulate_tokens)
         found += _at_least(1, keep_last=self.keep_last, patience=self.patience, max_skips=self.max_skips)
-        found += _at_least(0, keep_best=self.keep_best)
+        found += _at_least(0, keep_best=self.keep_best, prefetch=self.prefetch)
         found += _positive(minutes=self.minutes, clip_norm=self.clip_norm)
         return found + self._device_problems() + self._conflicts()
 
