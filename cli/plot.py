@@ -43,6 +43,9 @@ def plot(
     seeds: Annotated[
         bool, typer.Option("--seeds", help="Draw runs that differ in their seed alone as their mean and range.")
     ] = False,
+    norms: Annotated[
+        bool, typer.Option("--norms", help="Draw what trainer.watch logged: norms by module, a row for each run.")
+    ] = False,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The picture: a name that ends in .png, .svg or .pdf.")
     ] = DEFAULT_OUTPUT,
@@ -51,14 +54,19 @@ def plot(
 
     Training is a thin line, validation a thick one with dots; the legend names runs by what tells their folders apart.
     """
-    from transformer_kit.tasks.figure import FORMATS, draw, save
-    from transformer_kit.tasks.plot import chart, read_runs
+    from transformer_kit.tasks import plot as tasks
+    from transformer_kit.tasks.figure import FORMATS, draw, draw_norms, save
 
     kind = output.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
         raise ConfigError(f"-o {output}: a picture's name ends in {', '.join(f'.{name}' for name in FORMATS)}")
-    found = read_runs(runs, label or [])
-    figure = draw(chart(found, x.value, metric or [], seeds=seeds))
+    if norms and (metric or seeds):
+        raise ConfigError("--norms draws norms alone: drop --metric and --seeds")
+    found = tasks.read_runs(runs, label or [])
+    if norms:
+        figure = draw_norms(tasks.norms(found, x.value))
+    else:
+        figure = draw(tasks.chart(found, x.value, metric or [], seeds=seeds))
     with sink(output) as out:
         save(figure, out, kind)
     print(output)

@@ -50,18 +50,25 @@ def summary(result: Mapping[str, Any], metric: str) -> list[list[str]]:
         rows.append(["cells that are no padding", f"{result['padding_efficiency']:.1%}"])
     if result.get("peak_memory") is not None:
         rows.append(["peak memory", _bytes(result["peak_memory"])])
+    if result.get("oom_splits"):
+        rows.append(["batches halved", f"{result['oom_splits']:,} (memory ran out)"])
     if result.get("skipped"):
         rows.append(["updates skipped", f"{result['skipped']:,} (the gradient was not finite)"])
     if result.get("best") is not None:
         name, value = _score(metric, result["best"])
         rows.append([f"best {name}", f"{value} at step {result['best_step']:,}"])
     rows.append(["model", _model(result["model"])])
-    rows += [[f"validation {name}", value] for name, value in (_score(*each) for each in result["scores"].items())]
+    if "overfit" in result:
+        rows.append(["learnt by heart", _overfit(result["overfit"])])
+    on = "batch" if "overfit" in result else "validation"
+    rows += [[f"{on} {name}", value] for name, value in (_score(*each) for each in result["scores"].items())]
     return rows
 
 
 def next_commands(folder: str, config: Config) -> list[str]:
     """Commands that suit what the run learnt, ready to be copied."""
+    if config.trainer.overfit_batch:
+        return [f"next: tkit plot {shlex.quote(folder)}", "      the same command without trainer.overfit_batch"]
     run, kind, family = shlex.quote(folder), config.data.kind, config.model.family
     split = "" if config.data.test or getattr(config.data, "generate", None) is not None else " --split valid"
     commands = [f"tkit evaluate -m {run}{split}", f"tkit plot {run}"]
@@ -82,6 +89,11 @@ def shown_path(path: Path) -> str:
 
 def _epochs(count: int) -> str:
     return f" ({count:,} pass{'es' * (count != 1)} over the data)" if count else ""
+
+
+def _overfit(found: Mapping[str, Any]) -> str:
+    above = found["loss"] - found["floor"]
+    return f"{'yes' if found['learnt'] else 'NO'}: loss {found['loss']:.4g}, {above:.2g} above the least there can be"
 
 
 def _model(model: Mapping[str, Any]) -> str:

@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_kit.nn.cross_entropy import SPREADS, Spread, linear_cross_entropy, reference_cross_entropy
+from transformer_kit.nn.cross_entropy import (
+    SPREADS,
+    Spread,
+    entropy,
+    linear_cross_entropy,
+    reference_cross_entropy,
+    smoothed_target,
+)
 
 
 def drawn(bias: bool, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
@@ -140,3 +147,15 @@ def test_backward_twice_gives_the_same() -> None:
     first = torch.autograd.grad(loss, (h, w), torch.tensor(2.0, dtype=torch.float64), retain_graph=True)
     second = torch.autograd.grad(loss, (h, w), torch.tensor(2.0, dtype=torch.float64))
     torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+def test_entropy_is_the_loss_of_the_smoothed_target_itself(spread: Spread, smoothing: float) -> None:
+    target = smoothed_target(7, smoothing, spread, 2)
+    q = torch.full((7,), target.rest, dtype=torch.float64)
+    if target.hole is not None:
+        q[target.hole] = 0
+    q[5] += target.gold
+    assert float(q.sum()) == pytest.approx(1)
+    assert entropy(target, 7) == pytest.approx(float(torch.special.entr(q).sum()))

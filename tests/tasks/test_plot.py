@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from transformer_kit.cli.app import make_app
 from transformer_kit.errors import ConfigError, RunError
-from transformer_kit.tasks.figure import draw, is_wide, short
-from transformer_kit.tasks.plot import MOST_POINTS, chart, names_of, positions, read_runs
+from transformer_kit.tasks.figure import draw, draw_norms, is_wide, short
+from transformer_kit.tasks.plot import MOST_POINTS, chart, names_of, norms, positions, read_runs
 from transformer_kit.tasks.train import Trained
 
 BLEU, LOSSES = [10.5, 20.5], [4.0, 3.0, 2.5, 2.25]
@@ -183,3 +183,35 @@ def test_without_matplotlib_the_remedy_is_named(tmp_path: Path, monkeypatch: pyt
         done.stderr == "error: a picture needs matplotlib: pip install 'transformer-kit[plot]', or matplotlib itself\n"
     )
     assert not (tmp_path / "o.png").exists()
+
+
+def test_norms_by_module(tmp_path: Path) -> None:
+    names = ["embedding", "encoder.blocks.0", "encoder.blocks.10", "encoder.blocks.2", "encoder.final_norm"]
+    watched = [
+        row("norms", step, **{f"{kind}/{name}": size * step for kind in ("gradient", "weight") for name in names})
+        for step, size in ((2, 1.0), (4, 3.0))
+    ]
+    folder = write(tmp_path / "x", [row("train", 2, loss=1.0), *watched], status="complete")
+    (found,) = norms(read_runs([folder]), "steps")
+    assert found.labels == [
+        "embedding",
+        "encoder.blocks.0",
+        "encoder.blocks.2",
+        "encoder.blocks.10",
+        "encoder.final_norm",
+    ]
+    picture = draw_norms([found, found])
+    assert [one.get_title(loc="left") for one in picture.axes] == [
+        "norm of the gradient, before clipping",
+        "norm of the weights",
+    ] * 2
+    lines = {line.get_gid(): line for line in picture.axes[1].lines}
+    assert list(lines["encoder.blocks.10"].get_xdata()) == [2, 4]
+    assert list(lines["encoder.blocks.10"].get_ydata()) == [2, 12]
+    out = tmp_path / "n.svg"
+    assert tkit(folder, "--norms", "-o", out).exit_code == 0
+    assert out.is_file()
+    assert tkit(folder, "--norms", "--seeds", "-o", out).exit_code == 2
+    assert "loss" in [panel.metric for panel in chart(read_runs([folder]), "steps").panels]
+    with pytest.raises(RunError, match=r"y has logged no norms: train with trainer\.watch=N"):
+        norms(read_runs([write(tmp_path / "y", rows())]), "steps")

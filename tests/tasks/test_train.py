@@ -28,7 +28,7 @@ STOCHASTIC = [
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    timed = ("seconds", "tokens_per_second")
+    timed = ("seconds", "tokens_per_second", "elapsed")
     return [{k: v for k, v in json.loads(line).items() if k not in timed} for line in lines]
 
 

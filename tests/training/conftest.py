@@ -51,6 +51,8 @@ BASE = TrainerOptions(
     average=AverageOptions(kind="none", count=1),
     final="last",
     max_skips=3,
+    watch=None,
+    overfit_batch=False,
 )
 
 

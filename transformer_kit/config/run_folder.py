@@ -47,6 +47,7 @@ FREE_OF_RESULT = (
     "trainer.keep_last",
     "trainer.keep_best",
     "trainer.max_skips",
+    "trainer.watch",
 )
 """Keys, and everything below them, that are no part of a run's name and may change when it is resumed."""
 

@@ -38,6 +38,8 @@ ADDED: dict[int, dict[str, Any]] = {
     2: {
         "trainer.activation_checkpointing": False,
         "trainer.prefetch": None,
+        "trainer.watch": None,
+        "trainer.overfit_batch": False,
     },
 }
 """Options that came after a format: the values with which nothing changes. Set only where the options around exist."""

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -52,6 +53,13 @@ def smoothed_target(vocab_size: int, smoothing: float, spread: Spread, pad_id: i
     assert spread == "others_but_pad", spread
     rest = smoothing / (vocab_size - 2)
     return Target(1 - smoothing - rest, rest, pad_id)
+
+
+def entropy(target: Target, vocab_size: int) -> float:
+    """−Σ_j q_j log q_j of a smoothed distribution over V types: the least that its cross-entropy can be, in nats."""
+    others = vocab_size - 1 - (target.hole is not None)
+    shares = [(1, target.gold + target.rest), (others, target.rest)]
+    return -sum(count * share * math.log(share) for count, share in shares if share > 0)
 
 
 def reference_cross_entropy(

@@ -62,6 +62,10 @@ class Objective(nn.Module):
             ConfigError: it lacks what the objective needs.
         """
 
+    def floor(self, model: Model) -> float:
+        """The least mean loss that any model could have: the entropy of the smoothed labels, in nats; else 0."""
+        return 0.0
+
     def longest(self, length: int, packed: bool) -> int:
         """The most cells of a row, source or target, that `collate` makes of documents.
 

@@ -15,6 +15,7 @@ from transformer_kit.data.rows import LabelRows, TextRows
 from transformer_kit.errors import ConfigError
 from transformer_kit.models.base import Model
 from transformer_kit.models.classifier import Classifier, Pooling
+from transformer_kit.nn.cross_entropy import entropy, smoothed_target
 from transformer_kit.objectives.base import Objective, Sums
 from transformer_kit.objectives.blocks import block, tokens_of, wrapped
 
@@ -84,6 +85,11 @@ class Classification(Objective):
         other = wrapped(second, None, own.eos)
         segments = beside([Ragged(np.full(len(each.flat), n), each.offsets) for n, each in enumerate((ids, other))])
         return replace(tokens_of(beside([ids, other]), own.pad), types=block(segments, 0)[0])
+
+    def floor(self, model: Model) -> float:
+        assert isinstance(model, Classifier)
+        classes = model.classifier.out_features
+        return entropy(smoothed_target(classes, self.label_smoothing, "all", -1), classes)
 
     def forward(self, model: nn.Module, batch: Batch) -> Sums:
         logits = model(batch).hidden[:, 0]  # (B, C)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformer_kit.batch import Batch, Specials
 from transformer_kit.errors import ConfigError
 from transformer_kit.models.base import Model
-from transformer_kit.nn.cross_entropy import SPREADS, Spread, linear_cross_entropy
+from transformer_kit.nn.cross_entropy import SPREADS, Spread, entropy, linear_cross_entropy, smoothed_target
 from transformer_kit.objectives.base import Objective, Sums
 
 
@@ -46,6 +46,10 @@ class TokenObjective(Objective):
 
     def check(self, model: Model) -> None:
         model.output()
+
+    def floor(self, model: Model) -> float:
+        size = model.output()[0].shape[0]
+        return entropy(smoothed_target(size, self.label_smoothing, self.smoothing_over, self.specials.pad), size)
 
     def forward(self, model: nn.Module, batch: Batch) -> Sums:
         model = cast(Model, model)

@@ -31,6 +31,13 @@ TITLES = {
     "tokens_per_second": "target tokens/s",
 }
 AXES = {"steps": "updates", "tokens": "target tokens", "hours": "hours"}
+NORM_TITLES = {
+    "gradient": "norm of the gradient, before clipping",
+    "weight": "norm of the weights",
+    "update": "norm of the update / norm of the weights",
+    "activation": "RMS of the activations",
+}
+MOST_MODULES = 18  # in a legend
 LINEAR = ("lr", "bleu", "accuracy", "tokens_per_second", "padding_efficiency")  # whatever their range
 WIDE = 20.0  # a panel whose values span more than this factor has a logarithmic axis
 STYLE: dict[Any, Any] = {
@@ -55,10 +62,55 @@ def draw(chart: Chart) -> Figure:
     figure, axes = _figure(len(chart.panels))
     for panel, one in zip(chart.panels, axes, strict=False):
         _draw_panel(one, panel, len(chart.labels))
-        one.set_xlabel(AXES[chart.axis])
-        one.xaxis.set_major_formatter(lambda value, _: short(value))
+        _label_x(one, chart.axis)
     _legend(figure, chart)
     return figure
+
+
+def draw_norms(charts: Sequence[Chart]) -> Figure:
+    """A row of panels for each run: the norms of its modules, from the first (dark) to the last (light).
+
+    Raises:
+        RunError: matplotlib is not installed.
+    """
+    columns = max(len(chart.panels) for chart in charts)
+    figure, axes = _figure(len(charts) * columns, columns)
+    for row, chart in enumerate(charts):
+        colours = _shades(len(chart.labels))
+        for panel, one in zip(chart.panels, axes[row * columns :], strict=False):
+            for curve in panel.curves:
+                one.plot(curve.x, curve.y, color=colours[curve.run], linewidth=1.2, gid=chart.labels[curve.run])
+            values = [value for curve in panel.curves for value in curve.y]
+            if is_wide(values):
+                set_log(one, values)
+            one.set_title(NORM_TITLES.get(panel.metric, panel.metric), loc="left")
+            _label_x(one, chart.axis)
+        for empty in axes[row * columns + len(chart.panels) : (row + 1) * columns]:
+            empty.set_axis_off()
+        _norms_legend(axes[(row + 1) * columns - 1], chart, colours)
+    if len(charts) == 1:
+        figure.suptitle(_cut(charts[0].title), fontsize="medium")
+    return figure
+
+
+def _norms_legend(axes: Axes, chart: Chart, colours: Sequence[Any]) -> None:
+    """The modules of one run, to the right of its row; the middle ones of a deep model are left out."""
+    from matplotlib.lines import Line2D
+
+    shown = list(zip(chart.labels, colours, strict=True))
+    if len(shown) > MOST_MODULES:
+        step = math.ceil(len(shown) / MOST_MODULES)
+        shown = [*shown[:-1:step], shown[-1]]
+    handles = [Line2D([], [], color=colour, label=name) for name, colour in shown]
+    title = _cut(chart.title)
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.02, 1.0), fontsize="x-small", title=title,
+                title_fontsize="x-small", frameon=False)  # fmt: skip
+
+
+def _shades(count: int) -> list[Any]:
+    import matplotlib
+
+    return [matplotlib.colormaps["viridis"](0.9 * number / max(1, count - 1)) for number in range(count)]
 
 
 def save(figure: Figure, out: BinaryIO, kind: str) -> None:
@@ -99,7 +151,13 @@ def palette(count: int) -> list[Any]:
     return [matplotlib.colormaps["turbo"]((number + 0.5) / count) for number in range(count)]
 
 
-def _figure(panels: int) -> tuple[Figure, list[Axes]]:
+def _label_x(axes: Axes, axis: str) -> None:
+    axes.set_xlabel(AXES[axis])
+    axes.xaxis.set_major_formatter(lambda value, _: short(value))
+
+
+def _figure(panels: int, columns: int | None = None) -> tuple[Figure, list[Axes]]:
+    """A figure with so many panels, in so many columns, or in as many as look well."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -107,7 +165,7 @@ def _figure(panels: int) -> tuple[Figure, list[Axes]]:
         raise RunError(
             "a picture needs matplotlib: pip install 'transformer-kit[plot]', or matplotlib itself"
         ) from None
-    columns = panels if panels <= 3 else 2 if panels == 4 else 3
+    columns = columns or (panels if panels <= 3 else 2 if panels == 4 else 3)
     rows = math.ceil(panels / columns)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(max(5.5, 4.0 * columns), 3.0 * rows + 0.5), layout="constrained")
@@ -176,8 +234,8 @@ def _legend(figure: Figure, chart: Chart) -> None:
             Line2D([], [], color=grey, label=kind, **({"linewidth": 1.1, "alpha": 0.5} if kind == "train" else thick))
             for kind in kinds
         ]
-    if alone:
-        figure.suptitle(_cut(chart.labels[0]), fontsize="medium")
+    if chart.title:
+        figure.suptitle(_cut(chart.title), fontsize="medium")
     if shown:
         widest = max(len(str(line.get_label())) for line in shown)
         columns = max(1, min(len(shown), int(figure.get_figwidth() * 11 / (widest + 6))))

@@ -88,11 +88,13 @@ class Chart:
     Attributes:
         axis: what x counts.
         labels: of the runs or groups, by their numbers.
+        title: above all panels.
     """
 
     axis: Axis
     labels: list[str]
     panels: list[Panel]
+    title: str = ""
 
 
 def read_runs(folders: Sequence[Path], labels: Sequence[str] = ()) -> list[Run]:
@@ -152,7 +154,31 @@ def chart(runs: Sequence[Run], axis: Axis, metrics: Sequence[str] = (), *, seeds
                 if all(lines):
                     curves.append(_curve(number, kind, lines))
         panels.append(Panel(metric, curves))
-    return Chart(axis, [_group_label(group) for group in groups], panels)
+    labels = [_group_label(group) for group in groups]
+    return Chart(axis, labels, panels, labels[0] if len(labels) == 1 else "")
+
+
+def norms(runs: Sequence[Run], axis: Axis) -> list[Chart]:
+    """What `trainer.watch` logged: for each run a panel for each quantity, in which the modules stand as runs do.
+
+    Raises:
+        RunError: a run has watched nothing.
+    """
+    charts = []
+    for run in runs:
+        watched = [row for row in run.rows if row["kind"] == NORMS]
+        if not watched:
+            raise RunError(f"{run.name} has logged no norms: train with trainer.watch=N, every N updates")
+        names = list(dict.fromkeys(key for row in watched for key in row if "/" in key))
+        modules = list(dict.fromkeys(name.partition("/")[2] for name in names))
+        modules.sort(key=_depth)
+        panels = []
+        for quantity in dict.fromkeys(name.partition("/")[0] for name in names):
+            lines = [_line(run.rows, NORMS, f"{quantity}/{module}", axis) for module in modules]
+            curves = [_curve(number, NORMS, [line]) for number, line in enumerate(lines) if line]
+            panels.append(Panel(quantity, curves))
+        charts.append(Chart(axis, modules, panels, run.label))
+    return charts
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
@@ -228,6 +254,15 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
 
 def _group_label(group: Sequence[Run]) -> str:
     return group[0].label if len(group) == 1 else f"{group[0].name} and {len(group) - 1} more"
+
+
+def _depth(module: str) -> tuple[str, int, int]:
+    """A key that puts modules in the order in which data pass them: each stack's input, its layers, its last norm."""
+    stack, _, number = module.partition(".blocks.")
+    if number:
+        return stack, 1, int(number)
+    head, _, last = module.rpartition(".")
+    return (head, 0, 0) if last == "input" else (head, 2, 0) if head else (module, 0, 0)
 
 
 Line = dict[int, tuple[float, float]]  # step -> place, value

@@ -6,7 +6,7 @@ import json
 import platform
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ from transformer_kit.config.run_folder import RunFolder, open_run, write_text
 from transformer_kit.config.schema import Config
 from transformer_kit.console import Progress
 from transformer_kit.data.folders import new_folder
-from transformer_kit.data.prepare import prepare
-from transformer_kit.data.streams import training_stream
+from transformer_kit.data.prepare import Prepared, prepare
+from transformer_kit.data.streams import Stream, training_stream
 from transformer_kit.data.tokenizer import Tokenizers
 from transformer_kit.errors import ConfigError, Interrupted, RunError
 from transformer_kit.logs import get_logger
 from transformer_kit.models.stack import checkpoint_activations
+from transformer_kit.objectives.base import Objective
 from transformer_kit.tasks.initial import freeze, start_from
 from transformer_kit.tasks.load import (
     ENVIRONMENT,
@@ -36,6 +37,7 @@ from transformer_kit.tasks.load import (
     run_labels,
     run_tokenizers,
 )
+from transformer_kit.tasks.overfit import BatchValidation, OneBatch, for_one_batch, judge
 from transformer_kit.tasks.validate import Validation
 from transformer_kit.training.average import final_weights
 from transformer_kit.training.checkpoint import MODEL
@@ -122,7 +124,7 @@ def has_ended(result: Mapping[str, Any], config: Config) -> bool:
 
 
 def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
-    config = run.config
+    config = replace(run.config, trainer=for_one_batch(run.config.trainer))
     prepared = prepare(config.data, config.tokenizer, run_tokenizers(run.path))
     assert prepared.valid is not None
     tokenizers = prepared.tokenizers
@@ -132,7 +134,7 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     precision = resolve_precision(config.trainer.precision, resolve_device(config.trainer.device))
     samples = f"{sum(len(corpus.dataset) for corpus in prepared.train):,}"
     log.info("%s parameters, %s training %s", f"{parameters:,}", samples, SAMPLES[config.data.kind])
-    validate = Validation(config, prepared, objective)
+    stream, validate = _material(config, prepared, objective)
     store = checkpoints(run.path, config)
     if config.init.from_ is not None and store.latest_good() is None:
         start_from(Path(config.init.from_), model)
@@ -146,7 +148,7 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     trainer = Trainer(
         model=model,
         objective=objective,
-        stream=training_stream(prepared, seed=config.seed, collate=objective.collate),
+        stream=stream,
         optimizer=build_optimizer(config.optimizer, model.parameters()),
         schedule=build_schedule(config.schedule),
         options=config.trainer,
@@ -171,8 +173,23 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     if translations is not None:
         write_text(run.path / HYPOTHESES, "".join(f"{line}\n" for line in translations.hypotheses))
     result = _result(summary, parameters, kind, steps, sha256(run.path / MODEL), scores, precision)
+    if config.trainer.overfit_batch:
+        result["overfit"] = asdict(judge(summary.scores["loss"], objective.floor(model), summary.step))
     run.write_result(result)
     return result
+
+
+def _material(
+    config: Config, prepared: Prepared, objective: Objective
+) -> tuple[Stream | OneBatch, Validation | BatchValidation]:
+    """What is trained on, and what measures the model."""
+    stream = training_stream(prepared, seed=config.seed, collate=objective.collate)
+    if not config.trainer.overfit_batch:
+        return stream, Validation(config, prepared, objective)
+    one = OneBatch(stream)
+    rows, labels = one.batch.labels.shape[0], one.batch.num_labels
+    log.info("trainer.overfit_batch: training and validating on one batch of %d rows, %d labels", rows, labels)
+    return one, BatchValidation(one.batch, objective)
 
 
 def _record_start(run: RunFolder, tokenizers: Tokenizers, precision: Precision, labels: list[str] | None) -> None:

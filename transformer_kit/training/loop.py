@@ -32,6 +32,7 @@ from transformer_kit.training.step import Step
 from transformer_kit.training.threads import Cores, Crowding
 from transformer_kit.training.tracker import Tracker, Trackers
 from transformer_kit.training.update import Updater
+from transformer_kit.training.watch import Watch
 from transformer_kit.training.weights import load_model
 
 log = get_logger(__name__)
@@ -101,7 +102,8 @@ class Trainer:
         self.model = model
         self.state = RunState()
         self._step = Step(model, objective).to(precision.device)
-        self._updater = Updater(self._step, optimizer, schedule, precision, options.clip_norm, seed)
+        watch = None if options.watch is None else Watch(model, options.watch)
+        self._updater = Updater(self._step, optimizer, schedule, precision, options.clip_norm, seed, watch)
         ahead = batches_ahead(options.prefetch, precision.device)
         self._stream = Prefetched(stream, ahead, pin=precision.device.type == "cuda")
         self._optimizer = optimizer
@@ -167,6 +169,8 @@ class Trainer:
         for interval in (state.interval, self._session):
             interval.seconds += time.perf_counter() - began
         state.seconds = time.monotonic() - self._began
+        if outcome.watched:
+            self._trackers.add({"kind": "norms", "step": state.step, **outcome.watched})
 
     def _window(self, batches: Iterator[Batch]) -> list[Batch]:
         """The batches of one update; the last window of the last epoch may hold fewer labels than asked for."""
@@ -218,6 +222,7 @@ class Trainer:
         lr = self._schedule(state.step)
         row = {**state.interval.row(), "lr": lr, "tokens": state.tokens, "skipped": state.skipped}
         row["oom_splits"] = state.oom_splits
+        row["elapsed"] = state.seconds
         self._trackers.add({"kind": "train", "step": state.step, **row})
         facts = {"step": f"{state.step:,}", "loss": f"{row['loss']:.3f}"}
         if "perplexity" in row:
@@ -264,7 +269,9 @@ class Trainer:
         self._scores = scores
         state.seconds = time.monotonic() - self._began
         seconds = time.monotonic() - began
-        self._trackers.add({"kind": "validation", "step": state.step, **scores, "seconds": seconds})
+        self._trackers.add(
+            {"kind": "validation", "step": state.step, **scores, "seconds": seconds, "elapsed": state.seconds}
+        )
         said = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
         log.info("step %d: validation  %s%s", state.step, said, "  (best)" if best else "")
 

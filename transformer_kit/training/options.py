@@ -166,6 +166,10 @@ class TrainerOptions:
         average: the mean of several checkpoints, made at the end.
         final: which model the run offers: best, average or last.
         max_skips: updates in a row with a non-finite gradient that stop the run.
+        watch: every so many updates the norms of gradients, weights and updates and the size of activations are logged,
+            module by module; null: never. It does not change the result.
+        overfit_batch: train on the first batch again and again, and validate on it: a check of a new set-up, whose loss
+            must go to (near) its floor. Dropout stays as it is.
     """
 
     steps: int | None
@@ -190,6 +194,8 @@ class TrainerOptions:
     average: AverageOptions
     final: str
     max_skips: int
+    watch: int | None
+    overfit_batch: bool
 
     def problems(self) -> Problems:
         found = _one_of("precision", self.precision, PRECISIONS) + _one_of("final", self.final, FINALS)
@@ -199,7 +205,9 @@ class TrainerOptions:
         found += _at_least(1, steps=self.steps, tokens=self.tokens, epochs=self.epochs, threads=self.threads)
         found += _at_least(1, log_every=self.log_every, validate_every=self.validate_every)
         found += _at_least(1, save_every=self.save_every, accumulate_tokens=self.accumulate_tokens)
-        found += _at_least(1, keep_last=self.keep_last, patience=self.patience, max_skips=self.max_skips)
+        found += _at_least(
+            1, keep_last=self.keep_last, patience=self.patience, max_skips=self.max_skips, watch=self.watch
+        )
         found += _at_least(0, keep_best=self.keep_best, prefetch=self.prefetch)
         found += _positive(minutes=self.minutes, clip_norm=self.clip_norm)
         return found + self._device_problems() + self._conflicts()

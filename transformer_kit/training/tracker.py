@@ -19,7 +19,7 @@ Row = Mapping[str, float | int | str | None]
 
 
 class Tracker(Protocol):
-    """Receives rows: `kind` is `train` or `validation`, `step` the update, the rest numbers."""
+    """Receives rows: `kind` is `train`, `validation` or `norms`, `step` the update, the rest numbers."""
 
     def rewind(self, step: int, validated: int) -> None:
         """Training goes on after update `step`: forget later rows, and validations after update `validated`."""

@@ -13,7 +13,8 @@ import hashlib
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from transformer_kit.training.memory import is_out_of_memory, release
 from transformer_kit.training.precision import Precision
 from transformer_kit.training.schedule import Schedule
 from transformer_kit.training.step import Step
+from transformer_kit.training.watch import Watch
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Outcome:
         norm: of the gradient of the mean loss, before clipping.
         finite: False if the norm or the loss was not, and nothing was changed.
         splits: batches that were halved because memory ran out.
+        watched: norms and sizes by module, where the update was watched and made.
     """
 
     labels: int
@@ -45,6 +48,7 @@ class Outcome:
     metrics: Mapping[str, float]
     finite: bool
     splits: int = 0
+    watched: Mapping[str, float] = field(default_factory=dict)
 
 
 class Updater:
@@ -53,6 +57,7 @@ class Updater:
     Args:
         clip_norm: largest norm of the gradient; None does not clip.
         seed: the run's.
+        watch: looks at some updates; None looks at none.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class Updater:
         precision: Precision,
         clip_norm: float | None,
         seed: int,
+        watch: Watch | None = None,
     ) -> None:
         self._step = step
         self._optimizer = optimizer
@@ -71,6 +77,7 @@ class Updater:
         self._precision = precision
         self._clip_norm = clip_norm
         self._seed = seed
+        self._watch = watch
 
     def run(self, window: Sequence[Batch], attempt: int, step: int) -> Outcome:
         """Make update number `step` from a window of batches, unless its gradient or loss is not finite.
@@ -82,7 +89,9 @@ class Updater:
             RunError: memory ran out, and halving a batch did not help.
         """
         labels = sum(batch.num_labels for batch in window)
-        sums, splits = self._gradient(window, attempt, labels)
+        record = self._watch.record() if self._watch is not None and self._watch.due(step) else None
+        with nullcontext() if record is None else record.listening():
+            sums, splits = self._gradient(window, attempt, labels)
         norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
         names = ["norm", *(name for each in sums for name in each)]
         # the only copy to the host: whether the update is made must be known here
@@ -90,9 +99,13 @@ class Updater:
         totals = {name: sum(v for n, v in zip(names, values, strict=True) if n == name) for name in names}
         loss, norm_value = totals.pop("loss"), totals.pop("norm")
         finite = math.isfinite(norm_value) and math.isfinite(loss)
+        watched: Mapping[str, float] = {}
         if finite:
+            if record is not None:
+                record.before()
             self._apply(norm, norm_value, step)
-        return Outcome(labels, loss, norm_value, totals, finite, splits)
+            watched = {} if record is None else record.after()
+        return Outcome(labels, loss, norm_value, totals, finite, splits, watched)
 
     def _gradient(self, window: Sequence[Batch], attempt: int, labels: int) -> tuple[list[dict[str, Tensor]], int]:
         """The window's gradient into the parameters: its batches' sums, and how many had to be halved.
