@@ -118,7 +118,7 @@ def main() -> None:
     model = build_model(config.model, len(pieces), len(pieces)).train()
     step = Step(model, build_objective(config.objective, specials=ANY_SPECIALS))
     precision = resolve_precision(given.precision, resolve_device("cpu"))
-    optimizer = build_optimizer(config.optimizer, model.parameters())
+    optimizer = build_optimizer(config.optimizer, model)
     updater = Updater(step, optimizer, build_schedule(config.schedule), precision, None, seed=1)
     feed = batches(given.vocabulary, given.source, given.target, tokens)
     done, real, cells = 0, 0, 0

@@ -65,6 +65,15 @@ class Tokens:
     def cells(self) -> Cells:
         return Cells(self.at, None if self.full else self.valid, self.document, self.prefix)
 
+    def repeated(self, times: int) -> Tokens:
+        """All rows, then all rows again, and so on: B becomes times · B."""
+
+        def more(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.repeat(times, 1)
+
+        ids, valid, at = self.ids.repeat(times, 1), self.valid.repeat(times, 1), self.at.repeat(times, 1)
+        return Tokens(ids, valid, at, self.full, more(self.document), more(self.prefix), more(self.types))
+
     def to(self, device: torch.device | str) -> Tokens:
         """On another device; from pinned memory the copy does not wait for what the device has in hand."""
         if self.ids.device == torch.device(device):
@@ -141,6 +150,17 @@ class Batch:
     num_labels: int
     sample_ids: Tensor
     places: Tensor | None = None
+
+    def repeated(self, times: int) -> Batch:
+        """All rows, then all rows again, and so on: B becomes times · B."""
+        return Batch(
+            None if self.source is None else self.source.repeated(times),
+            self.target.repeated(times),
+            self.labels.repeat(times, 1),
+            self.counted.repeat(times, 1),
+            self.num_labels * times,
+            self.sample_ids.repeat(times),
+        )
 
     def to(self, device: torch.device | str) -> Batch:
         """On another device; from pinned memory the copies do not wait for what the device has in hand."""

@@ -41,7 +41,7 @@ def user(tmp_path: Path) -> Path:
     (folder / "variants" / "modern.yaml").write_text(
         "defaults:\n  - override /model/norm: rmsnorm\n  - override /model/residual: pre\n"
     )
-    (folder / "optimizer" / "slow.yaml").write_text("name: adam\nbetas: [0.5, 0.5]\neps: 1e-5\nweight_decay: 0\n")
+    (folder / "optimizer" / "slow.yaml").write_text("defaults: [adam, _self_]\nbetas: [0.5, 0.5]\neps: 1e-5\n")
     return folder
 
 

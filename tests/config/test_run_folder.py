@@ -14,7 +14,7 @@ import pytest
 from transformer_kit.config.compose import compose
 from transformer_kit.config.plain import typed
 from transformer_kit.config.run_folder import open_run, read_result, run_name, run_path, write_text
-from transformer_kit.config.saved import ADDED, COMPLETED, dump, load_plain, load_run
+from transformer_kit.config.saved import ADDED, ADDED_WHERE, COMPLETED, dump, load_plain, load_run
 from transformer_kit.config.schema import Config
 from transformer_kit.errors import ConfigError, RunError
 
@@ -254,7 +254,9 @@ def test_a_run_of_an_older_format_still_loads(form: int, tmp_path: Path) -> None
     """Without everything that came later it reads as the same configuration, with values that change nothing."""
     now = config(tmp_path).plain()
     old = copy.deepcopy(now) | {"format": form}
-    for key in (key for number, added in ADDED.items() if number >= form for key in added):
+    later = [key for number, added in ADDED.items() if number >= form for key in added]
+    later += [key for number, where in ADDED_WHERE.items() if number >= form for *_, added in where for key in added]
+    for key in later:
         *parents, last = key.split(".")
         node = old
         for name in parents:
@@ -265,6 +267,18 @@ def test_a_run_of_an_older_format_still_loads(form: int, tmp_path: Path) -> None
     (tmp_path / "config.yaml").write_text(dump(old), encoding="utf-8")
     assert load_plain(tmp_path) == now
     assert load_run(tmp_path, check=False).model == config(tmp_path).model
+
+
+@pytest.mark.parametrize(("name", "decays"), [("adamw", True), ("adam", False)])
+def test_what_an_older_run_decayed(name: str, decays: bool, tmp_path: Path) -> None:
+    """Before format 3 adamw decayed every table."""
+    old = config(tmp_path).plain() | {"format": 2}
+    old["optimizer"] = {"name": name, "betas": [0.9, 0.98], "eps": 1e-9, "weight_decay": 0.0}
+    del old["objective"]["rdrop"]
+    (tmp_path / "config.yaml").write_text(dump(old), encoding="utf-8")
+    found = load_plain(tmp_path)
+    assert found["optimizer"]["decay_tables"] is decays
+    assert found["objective"]["rdrop"] == 0.0
 
 
 def test_options_on_which_no_weights_depend_are_completed(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def batches(order: list[int], size: int) -> list[Batch]:
 
 
 def objective(smoothing: float = 0.1) -> Translation:
-    return Translation(SPECIALS, smoothing, "all", 11)
+    return Translation(SPECIALS, smoothing, "all", 11, 0.0)
 
 
 def by_hand(model: Unigrams) -> tuple[float, int, int]:

@@ -61,7 +61,7 @@ def batch(lengths: tuple[int, ...], side: Side = "right") -> Batch:
 
 
 def objective(spread: Spread = "all", chunk: int = 8) -> Translation:
-    return Translation(SPECIALS, 0.1, spread, chunk)
+    return Translation(SPECIALS, 0.1, spread, chunk, 0.0)
 
 
 def gradients(model: nn.Module, sums: list[Sums]) -> list[Tensor]:
@@ -177,9 +177,50 @@ def test_only_counted_cells_are_projected() -> None:
 
 def test_every_wrong_option_is_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        Translation(SPECIALS, 1.0, "some", 0)  # type: ignore[arg-type]  # wrong on purpose
+        Translation(SPECIALS, 1.0, "some", 0, 0.0)  # type: ignore[arg-type]  # wrong on purpose
     assert [line.split("=")[0] for line in caught.value.problems] == [
         "objective.label_smoothing",
         "objective.smoothing_over",
         "objective.chunk",
     ]
+
+
+def noisy(model: EncoderDecoder, rate: float) -> EncoderDecoder:
+    """The same model with dropout behind its layers."""
+    for module in model.modules():
+        if isinstance(module, PostNorm):
+            module.dropout = rate
+    return model
+
+
+def test_rdrop_is_two_passes_under_different_dropout(model: EncoderDecoder) -> None:
+    """By the paper's formula over the passes of a batch whose rows stand there twice; half of it, per real token."""
+    model, given = noisy(model, 0.3).train(), batch(LENGTHS)
+    twice = given.repeated(2)
+    assert (twice.num_labels, twice.target.shape[0]) == (2 * given.num_labels, 4)
+    torch.manual_seed(5)
+    logs = model.logits(model(twice).hidden).log_softmax(-1)
+    one, two = logs[:2][given.counted], logs[2:][given.counted]
+    target = smoothed_target(TARGET, 0.1, "all", 0)
+    expected = torch.zeros((), dtype=torch.float64)
+    for log, other in ((one, two), (two, one)):
+        gold = log.gather(1, given.labels[given.counted][:, None])
+        expected -= (target.gold * gold.sum() + target.rest * log.sum()) / 2
+        expected += 5.0 / 2 * (log.exp() * (log - other)).sum() / 2
+    torch.manual_seed(5)
+    sums = Translation(SPECIALS, 0.1, "all", 8, 5.0).train()(model, given)
+    assert sums.count == given.num_labels
+    assert sums.loss.item() == pytest.approx(expected.item(), rel=1e-10)
+    assert not torch.allclose(one, two)
+    ours = torch.autograd.grad(sums.loss, list(model.parameters()))
+    theirs = torch.autograd.grad(expected, list(model.parameters()))
+    assert all(torch.allclose(a, b, rtol=1e-8, atol=1e-10) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_rdrop_is_a_single_pass_in_evaluation_and_where_it_is_off(model: EncoderDecoder) -> None:
+    given = batch(LENGTHS)
+    plain = objective()(model, given).loss.item()
+    assert Translation(SPECIALS, 0.1, "all", 8, 5.0).eval()(model, given).loss.item() == plain
+    assert objective().train()(model, given).loss.item() == plain
+    with pytest.raises(ConfigError, match=r"objective\.rdrop=-1\.0: must be at least 0"):
+        Translation(SPECIALS, 0.1, "all", 8, -1.0)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from optimizer_toys import shipped
 from torch import Tensor, nn
 from training_toys import VOCAB, Stream
 
@@ -49,6 +50,7 @@ BASE = TrainerOptions(
     patience=None,
     validation=ValidationOptions(bleu=None, samples=0),
     average=AverageOptions(kind="none", count=1),
+    ema=None,
     final="last",
     max_skips=3,
     watch=None,
@@ -144,6 +146,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Setup
         trackers: Any = None,
         progress: Any = None,
         schedule: Callable[[int], float] = lambda step: 0.01 / step,
+        optimizer: OptimizerOptions | None = None,
         **options: Any,
     ) -> Setup:
         chosen = replace(BASE, **options)
@@ -156,12 +159,11 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Setup
             metric=chosen.best_metric,
             higher_is_better=METRICS[chosen.best_metric] == "higher",
         )
-        adam = OptimizerOptions(name="adam", betas=[0.9, 0.98], eps=1e-9, weight_decay=0.0)
         trainer = Trainer(
             model=model,
             objective=objective or Objective(),
             stream=stream,
-            optimizer=build_optimizer(adam, model.parameters()),
+            optimizer=build_optimizer(optimizer or shipped("adam"), model),
             schedule=schedule,
             options=chosen,
             precision=Precision(chosen.precision, torch.device("cpu"), "as asked"),

@@ -8,17 +8,17 @@ import signal
 
 import pytest
 import torch
+from optimizer_toys import shipped
 from torch import nn
 
 from transformer_kit.batch import translation_batch
 from transformer_kit.errors import CheckpointError, Interrupted, RunError
 from transformer_kit.training import checkpoint as checkpoint_module
 from transformer_kit.training.optimizer import build_optimizer
-from transformer_kit.training.options import OptimizerOptions
 from transformer_kit.training.precision import Precision
 from transformer_kit.training.step import Step
 from transformer_kit.training.tracker import Jsonl
-from transformer_kit.training.update import Updater, derive_seed
+from transformer_kit.training.update import Updater, derive_seed, total_norm
 
 
 def pair(length, first):
@@ -34,8 +34,7 @@ def update(make, *windows, clip_norm=None):
     """Gradients, last outcome and parameters after one update a window, in float64 without dropout."""
     setup = make(dropout=0.0)
     model = setup.model.double()
-    adam = OptimizerOptions(name="adam", betas=[0.9, 0.98], eps=1e-9, weight_decay=0.0)
-    optimizer = build_optimizer(adam, model.parameters())
+    optimizer = build_optimizer(shipped("adam"), model)
     step = Step(model, setup.trainer._step.objective)
     updater = Updater(
         step, optimizer, lambda step: 0.1 / step, Precision("fp32", torch.device("cpu"), ""), clip_norm, 1
@@ -365,3 +364,13 @@ def test_seeds_of_near_inputs_are_unlike():
     assert len(seeds) == 5 * 11 * 7
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert derive_seed(1, 2, 3) == 6520558355739401531  # changing it breaks every resume
+
+
+def test_the_gradients_norm_is_summed_in_fp32():
+    """In bfloat16 ten thousand small squares would be lost beside one large one."""
+    gradients = [torch.full((100, 101), 0.01, dtype=torch.bfloat16), torch.tensor([3.0], dtype=torch.bfloat16)]
+    norm = total_norm(gradients)
+    exact = sum(g.double().square().sum() for g in gradients).sqrt()
+    assert norm.dtype == torch.float32
+    assert norm.item() == pytest.approx(exact.item(), rel=1e-6)
+    assert total_norm([g.double() for g in gradients]).dtype == torch.float64

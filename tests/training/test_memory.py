@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from optimizer_toys import shipped
 
 from transformer_kit.batch import translation_batch
 from transformer_kit.errors import RunError
 from transformer_kit.training.memory import is_out_of_memory, peak_memory
 from transformer_kit.training.optimizer import build_optimizer
-from transformer_kit.training.options import OptimizerOptions
 from transformer_kit.training.precision import Precision
 from transformer_kit.training.step import Step
 from transformer_kit.training.update import Updater
@@ -88,9 +88,8 @@ def one_update(make, window, dropout=0.0, rows=None, error=None, where="backward
     setup = make(dropout=dropout)
     model = setup.model.double()
     scarce = None if rows is None else Scarce(model, rows, error, where)
-    adam = OptimizerOptions(name="adam", betas=[0.9, 0.98], eps=1e-9, weight_decay=0.0)
     step = Step(model, setup.trainer._step.objective)
-    optimizer = build_optimizer(adam, model.parameters())
+    optimizer = build_optimizer(shipped("adam"), model)
     updater = Updater(step, optimizer, lambda step: 0.1, Precision("fp32", CPU, ""), 1.0, 1)
     outcome = updater.run(window, attempt=0, step=1)
     return model, outcome, scarce

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from optimizer_toys import shipped
 
-from transformer_kit.training.options import AverageOptions, OptimizerOptions, TrainerOptions, ValidationOptions
+from transformer_kit.training.options import AverageOptions, TrainerOptions, ValidationOptions
 
 DEFAULT = yaml.safe_load((Path(__file__).parents[2] / "conf/trainer/default.yaml").read_text())
 
@@ -82,8 +83,30 @@ def test_problems_come_together(options):
         ({"eps": 0.0}, "eps"),
         ({"name": "adamw", "weight_decay": -0.1}, "weight_decay"),
         ({"weight_decay": 0.1}, "weight_decay"),
+        ({"decay_tables": True}, "decay_tables"),
+        ({"momentum": 0.9}, "momentum"),
+        ({"layer_decay": 0.0}, "layer_decay"),
+        ({"layer_decay": 1.5}, "layer_decay"),
+        ({"betas": None}, "betas"),
     ],
 )
 def test_optimizer_problems(change, key):
-    adam = OptimizerOptions(name="adam", betas=[0.9, 0.98], eps=1e-9, weight_decay=0.0)
-    assert [k for k, _ in replace(adam, **change).problems()] == [key]
+    assert [k for k, _ in replace(shipped("adam"), **change).problems()] == [key]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "key"),
+    [
+        ("muon", {"momentum": 1.0}, "momentum"),
+        ("muon", {"matrix_lr": None}, "matrix_lr"),
+        ("muon", {"matrix_lr": 0.0}, "matrix_lr"),
+        ("muon", {"update_scale": "adam"}, "update_scale"),
+        ("muon", {"iterations": 0}, "iterations"),
+        ("adafactor", {"betas": [0.9, 0.98]}, "betas"),
+        ("adafactor", {"clip_update": 0.5}, "clip_update"),
+        ("adafactor", {"decay_rate": -0.8}, "decay_rate"),
+        ("adafactor", {"least_scale": 0.0}, "least_scale"),
+    ],
+)
+def test_problems_of_other_optimizers(name, change, key):
+    assert [k for k, _ in replace(shipped(name), **change).problems()] == [key]

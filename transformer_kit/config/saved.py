@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,26 @@ ADDED: dict[int, dict[str, Any]] = {
         "trainer.prefetch": None,
         "trainer.watch": None,
         "trainer.overfit_batch": False,
+        "trainer.ema": None,
+        "optimizer.decay_tables": False,
+        "optimizer.layer_decay": None,
+        "optimizer.momentum": None,
+        "optimizer.matrix_lr": None,
+        "optimizer.update_scale": None,
+        "optimizer.iterations": None,
+        "optimizer.decay_rate": None,
+        "optimizer.clip_update": None,
+        "optimizer.least_scale": None,
     },
 }
 """Options that came after a format: the values with which nothing changes. Set only where the options around exist."""
+ADDED_WHERE: dict[int, list[tuple[str, Any, dict[str, Any]]]] = {
+    2: [
+        ("optimizer.name", "adamw", {"optimizer.decay_tables": True}),
+        ("objective._target_", "transformer_kit.objectives.translation.Translation", {"objective.rdrop": 0.0}),
+    ],
+}
+"""The same for configurations in which an option has a certain value: key, value, what is added; before `ADDED`."""
 COMPLETED = {"generation": "default"}
 """Groups on which no weights depend: what a saved configuration lacks of them is taken from this option."""
 
@@ -122,19 +139,33 @@ def dump(data: dict[str, Any]) -> str:
 
 def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
     for older in range(data["format"], FORMAT):
-        for key, value in ADDED[older].items():
+        for key, value, added in ADDED_WHERE.get(older, []):
             *parents, last = key.split(".")
-            node: Any = data
-            for name in parents:
-                node = node.get(name) if isinstance(node, dict) else None
-            if isinstance(node, dict):
-                node.setdefault(last, copy.deepcopy(value))
+            if (_node(data, parents) or {}).get(last) == value:
+                _add(data, added)
+        _add(data, ADDED[older])
         data["format"] = older + 1
     for group, name in COMPLETED.items():
         shipped = yaml.safe_load(package_folder("conf").joinpath(group, f"{name}.yaml").read_text(encoding="utf-8"))
         if isinstance(data.setdefault(group, shipped), dict):
             data[group] = shipped | data[group]
     return data
+
+
+def _node(data: Any, parents: Sequence[str]) -> dict[str, Any] | None:
+    """The mapping at some keys, where there is one."""
+    for name in parents:
+        data = data.get(name) if isinstance(data, dict) else None
+    return data if isinstance(data, dict) else None
+
+
+def _add(data: dict[str, Any], options: Mapping[str, Any]) -> None:
+    """Set options by their dotted keys where they are not set and the mapping around them exists."""
+    for key, value in options.items():
+        *parents, last = key.split(".")
+        node = _node(data, parents)
+        if node is not None:
+            node.setdefault(last, copy.deepcopy(value))
 
 
 def _renamed(data: Any) -> Any:

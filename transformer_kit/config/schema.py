@@ -193,7 +193,8 @@ class InitOptions:
     Attributes:
         from_: the run folder whose weights are taken (`init.from`); parts that it lacks or that do not fit start afresh
             only where they belong to a head.
-        freeze: parameters that are not trained: the beginnings of their names, dotted parts compared whole.
+        freeze: parameters that are not trained: the beginnings of their names, dotted parts compared whole, where `0-3`
+            stands for the numbers from 0 to 3.
     """
 
     from_: str | None = field(metadata={"path": True, "key": "from"})

@@ -70,7 +70,8 @@ def freeze(model: nn.Module, beginnings: Sequence[str]) -> None:
 
     Args:
         model: changed in place.
-        beginnings: of names, dotted parts compared whole: `encoder.blocks.0` is no beginning of `encoder.blocks.01`.
+        beginnings: of names, dotted parts compared whole: `encoder.blocks.0` is no beginning of `encoder.blocks.01`;
+            `0-3` stands for the numbers from 0 to 3.
 
     Raises:
         ConfigError: nothing begins so, or nothing is left to train.
@@ -94,7 +95,16 @@ def freeze(model: nn.Module, beginnings: Sequence[str]) -> None:
 
 
 def _begins(name: str, beginning: str) -> bool:
-    return name == beginning or name.startswith(f"{beginning}.")
+    parts, wanted = name.split("."), beginning.split(".")
+    return len(wanted) <= len(parts) and all(map(_matches, parts, wanted))
+
+
+def _matches(part: str, wanted: str) -> bool:
+    """Whether a part of a name is the one wanted, or a number of the range wanted."""
+    first, dash, last = wanted.partition("-")
+    if dash and first.isdecimal() and last.isdecimal() and part.isdecimal():
+        return int(first) <= int(part) <= int(last)
+    return part == wanted
 
 
 def _levels(names: Sequence[str]) -> list[str]:

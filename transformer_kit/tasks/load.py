@@ -63,8 +63,8 @@ def load(run: str | Path, overrides: Sequence[str] = (), checkpoint: str | None 
     Args:
         run: the run folder.
         overrides: of options that the weights do not depend on: `decoding.beam=8`, `trainer.device=cpu`.
-        checkpoint: `best`, `last` or a step whose checkpoint was kept; None takes the run's `model.safetensors`, or the
-            last good checkpoint while the run has not ended.
+        checkpoint: `best`, `last` or a step whose checkpoint was kept, with its moving average where it has one; None
+            takes the run's `model.safetensors`, or the last good checkpoint while the run has not ended.
 
     Raises:
         RunError: no run there, or it has no weights yet.
@@ -191,7 +191,7 @@ def run_weights(folder: Path, config: Config, checkpoint: str | None = None) -> 
         if latest is None:
             raise RunError(f"{folder} holds no {MODEL} and no checkpoint: train it first")
         log.warning("%s has not ended: using its checkpoint of step %d", folder, latest.step)
-        return latest.path / MODEL
+        return latest.weights
     if checkpoint in ("best", "last"):
         kept = store.best(len(store.all())) if checkpoint == "best" else store.all()[::-1]
     else:
@@ -202,4 +202,4 @@ def run_weights(folder: Path, config: Config, checkpoint: str | None = None) -> 
     good = next((found for found in kept if store.verified([found])), None)  # a warning names those passed over
     if good is None:
         raise CheckpointError(f"{store.folder}: {checkpoint!r} is damaged; take another checkpoint, or train again")
-    return good.path / MODEL
+    return good.weights

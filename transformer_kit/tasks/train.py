@@ -39,7 +39,7 @@ from transformer_kit.tasks.load import (
 )
 from transformer_kit.tasks.overfit import BatchValidation, OneBatch, for_one_batch, judge
 from transformer_kit.tasks.validate import Validation
-from transformer_kit.training.average import final_weights
+from transformer_kit.training.average import VALIDATED, final_weights
 from transformer_kit.training.checkpoint import MODEL
 from transformer_kit.training.files import sha256
 from transformer_kit.training.loop import Summary, Trainer
@@ -149,7 +149,7 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
         model=model,
         objective=objective,
         stream=stream,
-        optimizer=build_optimizer(config.optimizer, model.parameters()),
+        optimizer=build_optimizer(config.optimizer, model),
         schedule=build_schedule(config.schedule),
         options=config.trainer,
         precision=precision,
@@ -164,7 +164,8 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     fill(model, tensors, str(store.folder))
     scores = dict(summary.scores)
     translations = validate.translations
-    if steps != [summary.step] or (translations is not None and not translations.hypotheses):
+    validated = steps == [summary.step] and (config.trainer.ema is None or kind in VALIDATED)
+    if not validated or (translations is not None and not translations.hypotheses):
         began = time.monotonic()  # other weights than those validated last, or validated in an earlier session
         scores = dict(validate(model))
         said = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())

@@ -16,6 +16,9 @@ from transformer_kit.training.weights import load_tensors
 
 log = get_logger(__name__)
 
+VALIDATED = ("best", "ema")
+"""Choices that give the weights with which a checkpoint was validated."""
+
 
 def average(paths: Sequence[Path]) -> dict[str, Tensor]:
     """The mean of each tensor over safetensors files, summed in fp64; one file gives that file's tensors.
@@ -42,13 +45,16 @@ def final_weights(store: CheckpointStore, options: TrainerOptions) -> tuple[dict
     """The weights that `trainer.final` asks for.
 
     Returns:
-        The tensors; `best`, `average` or `last`; the steps that they come from. Without a validated checkpoint `best`
-        is the last one. Damaged checkpoints are passed over; an average says so when it is of fewer than asked for.
+        The tensors; `best`, `average`, `last` or `ema`; the steps that they come from. Without a validated checkpoint
+        `best` is the last one, or `ema`. Where the run keeps a moving average, `best` and `ema` take it; `average` and
+        `last` take the weights themselves. Damaged checkpoints are passed over; an average says so when it is of fewer
+        than asked for.
     """
     kind, chosen = _choose(store, options)
     if not chosen:
         raise CheckpointError(f"{store.folder}: no checkpoint to take the final model from")
-    return average([c.path / MODEL for c in chosen]), kind, [c.step for c in chosen]
+    files = [c.weights if kind in VALIDATED else c.path / MODEL for c in chosen]
+    return average(files), kind, [c.step for c in chosen]
 
 
 def _choose(store: CheckpointStore, options: TrainerOptions) -> tuple[str, list[Checkpoint]]:
@@ -62,4 +68,6 @@ def _choose(store: CheckpointStore, options: TrainerOptions) -> tuple[str, list[
     if options.final == "best" and (best := store.verified(store.best(1))):
         return "best", best
     newest = store.latest_good()
-    return "last", [] if newest is None else [newest]
+    if newest is None:
+        return "last", []
+    return "ema" if options.final in VALIDATED and newest.averaged is not None else "last", [newest]

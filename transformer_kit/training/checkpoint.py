@@ -1,7 +1,7 @@
 """Checkpoints that survive kills, full disks and bad blocks.
 
 - A checkpoint is a folder `step_000500` with `model.safetensors`, `trainer.pt` (optimizer), `state.json` and
-  `manifest.json`, which holds the SHA-256 of the other three.
+  `manifest.json`, which holds the SHA-256 of the others; with an average of the weights also `ema.safetensors`.
 - It is written as `step_000500.tmp`, flushed to disk, then renamed: a folder without a suffix is whole.
 - `.tmp`, `.gone` and `.old` are leftovers of a kill; `recover` clears them. `.damaged` failed its manifest.
 - Nothing is unpickled: weights are safetensors, the rest loads with `weights_only=True`.
@@ -20,16 +20,16 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 
 from transformer_kit.errors import CheckpointError
 from transformer_kit.logs import get_logger
 from transformer_kit.training.files import flush, why_damaged, write_manifest
-from transformer_kit.training.weights import save_model
+from transformer_kit.training.weights import save_model, save_tensors
 
 log = get_logger(__name__)
 
-MODEL, TRAINER, STATE = "model.safetensors", "trainer.pt", "state.json"
+MODEL, TRAINER, STATE, EMA = "model.safetensors", "trainer.pt", "state.json", "ema.safetensors"
 FILES = (MODEL, TRAINER, STATE)
 _NAME = re.compile(r"step_(\d{6,})")
 
@@ -48,6 +48,17 @@ class Checkpoint:
     step: int
     scores: Mapping[str, float | None]
     regular: bool
+
+    @property
+    def averaged(self) -> Path | None:
+        """The file with the moving average of the weights, where the run keeps one."""
+        path = self.path / EMA
+        return path if path.is_file() else None
+
+    @property
+    def weights(self) -> Path:
+        """The file with the weights that were validated: the moving average where there is one."""
+        return self.averaged or self.path / MODEL
 
     def state(self) -> dict[str, Any]:
         """What `save` got as `state`."""
@@ -131,19 +142,26 @@ class CheckpointStore:
 
     def verified(self, found: Sequence[Checkpoint]) -> list[Checkpoint]:
         """Those whose files equal their manifest; a warning names the others."""
-        wrong = {c.path: why for c in found if (why := why_damaged(c.path, FILES)) is not None}
+        wrong = {c.path: why for c in found if (why := why_damaged(c.path, FILES, (EMA,))) is not None}
         for path, why in wrong.items():
             log.warning("damaged checkpoint %s passed over: %s", path, why)
         return [c for c in found if c.path not in wrong]
 
     # -- writing -------------------------------------------------------------------------------------------------
 
-    def save(self, model: nn.Module, trainer_state: Any, state: Mapping[str, Any]) -> Path | None:
+    def save(
+        self,
+        model: nn.Module,
+        trainer_state: Any,
+        state: Mapping[str, Any],
+        averaged: Mapping[str, Tensor] | None = None,
+    ) -> Path | None:
         """Write a checkpoint, then delete those that need not stay.
 
         Args:
             trainer_state: tensors, numbers, strings, lists and dicts.
             state: JSON-able; `step` names the folder, `scores` and `regular` decide how long it stays.
+            averaged: the model's tensors in a moving average, where there is one.
 
         Returns:
             The folder, or None when it could not be written (a full disk): a warning says so and nothing is left of it.
@@ -152,7 +170,7 @@ class CheckpointStore:
         temporary = final.with_suffix(".tmp")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._write(temporary, model, trainer_state, state)
+            self._write(temporary, model, trainer_state, state, averaged)
             _put_in_place(temporary, final)
         except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors wrap OSError in their own
             shutil.rmtree(temporary, ignore_errors=True)
@@ -184,20 +202,29 @@ class CheckpointStore:
         self._warn(good, damaged)
         return good
 
-    def _write(self, folder: Path, model: nn.Module, trainer_state: Any, state: Mapping[str, Any]) -> None:
+    def _write(
+        self,
+        folder: Path,
+        model: nn.Module,
+        trainer_state: Any,
+        state: Mapping[str, Any],
+        averaged: Mapping[str, Tensor] | None,
+    ) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         save_model(folder / MODEL, model)
         torch.save(trainer_state, folder / TRAINER)
         (folder / STATE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-        write_manifest(folder, FILES)
+        if averaged is not None:
+            save_tensors(folder / EMA, averaged)
+        write_manifest(folder, FILES if averaged is None else (*FILES, EMA))
 
     def _search(self) -> tuple[Checkpoint | None, dict[Path, str]]:
         """The newest good checkpoint, and the damaged ones after it with what is wrong."""
         names = [p for p in self.folder.iterdir() if _NAME.fullmatch(p.name)] if self.folder.is_dir() else []
         damaged: dict[Path, str] = {}
         for path in sorted(names, key=lambda p: int(p.name.removeprefix("step_")), reverse=True):
-            wrong = why_damaged(path, FILES)
+            wrong = why_damaged(path, FILES, (EMA,))
             if wrong is None:
                 state = _read_state(path)
                 return Checkpoint(path, state["step"], state.get("scores") or {}, bool(state.get("regular"))), damaged

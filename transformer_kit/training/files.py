@@ -37,11 +37,17 @@ def write_manifest(folder: Path, names: Sequence[str]) -> None:
     flush(path)
 
 
-def why_damaged(folder: Path, names: Sequence[str]) -> str | None:
-    """What is wrong with a folder written with `write_manifest(folder, names)`; None if it is as it was."""
+def why_damaged(folder: Path, names: Sequence[str], optional: Sequence[str] = ()) -> str | None:
+    """What is wrong with a folder written with `write_manifest`; None if it is as it was.
+
+    Args:
+        names: files that must be there; no others that the manifest names are read.
+        optional: files that may be there, and in the manifest.
+    """
     try:
         entries = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        hashes = {name: str(entries[name]["sha256"]) for name in names}
+        more = [name for name in optional if name in entries or (folder / name).exists()]
+        hashes = {name: str(entries[name]["sha256"]) for name in (*names, *more)}
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
     except (OSError, ValueError, KeyError, TypeError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,7 @@ from transformer_kit.console import Progress
 from transformer_kit.errors import CheckpointError, Interrupted, RunError
 from transformer_kit.logs import get_logger
 from transformer_kit.training.checkpoint import MODEL, TRAINER, CheckpointStore
+from transformer_kit.training.ema import Ema
 from transformer_kit.training.optimizer import load_optimizer_state, optimizer_state
 from transformer_kit.training.options import TrainerOptions
 from transformer_kit.training.precision import Precision
@@ -33,7 +35,7 @@ from transformer_kit.training.threads import Cores, Crowding
 from transformer_kit.training.tracker import Tracker, Trackers
 from transformer_kit.training.update import Updater
 from transformer_kit.training.watch import Watch
-from transformer_kit.training.weights import load_model
+from transformer_kit.training.weights import load_model, load_tensors
 
 log = get_logger(__name__)
 
@@ -106,6 +108,7 @@ class Trainer:
         self._updater = Updater(self._step, optimizer, schedule, precision, options.clip_norm, seed, watch)
         ahead = batches_ahead(options.prefetch, precision.device)
         self._stream = Prefetched(stream, ahead, pin=precision.device.type == "cuda")
+        self._ema = None if options.ema is None else Ema(model, options.ema)
         self._optimizer = optimizer
         self._schedule = schedule
         self._options = options
@@ -159,6 +162,8 @@ class Trainer:
             state.step += 1
             state.tokens += outcome.labels
             state.skipped_in_a_row = 0
+            if self._ema is not None:
+                self._ema.update(state.step)
             for interval in (state.interval, self._session):
                 interval.add(outcome.labels, outcome.loss, outcome.norm, outcome.metrics)
         else:
@@ -258,7 +263,7 @@ class Trainer:
     def _run_validation(self) -> None:
         began = time.monotonic()
         self._step.eval()
-        with torch.no_grad():
+        with torch.no_grad(), nullcontext() if self._ema is None else self._ema.applied():
             scores = {name: float(value) for name, value in self._validate(self.model).items()}
         self._step.train()
         state, metric = self.state, self._options.best_metric
@@ -293,6 +298,7 @@ class Trainer:
                 "cursor": self._stream.state_dict(),
                 "run": state.plain(),
             },
+            None if self._ema is None else self._ema.tensors(),
         )
         self._saved = now if path is not None else self._saved
         return path is not None
@@ -320,6 +326,10 @@ class Trainer:
             self.state = RunState.load(run, str(found.path))
             self._scores = {k: math.nan if v is None else float(v) for k, v in found.scores.items()}
             load_model(found.path / MODEL, self.model)
+            if self._ema is not None:  # switched on since, it begins with these weights
+                self._ema.restart()
+                if found.averaged is not None:
+                    self._ema.load(load_tensors(found.averaged), str(found.averaged))
             origin = str(found.path / TRAINER)
             load_optimizer_state(self._optimizer, self.model, found.trainer_state(), origin)
             self._stream.load_state_dict(cursor)

@@ -1,8 +1,13 @@
-"""Optimizers by name. The fused implementations update all parameters in one pass over memory."""
+"""Optimizers by name, over groups of parameters by role and depth.
+
+- Decay is for matrices and projections; norms and biases never decay, tables where `decay_tables` says so.
+- A group's learning rate is the schedule's times its `factor`: the depth's, and with Muon the matrices'.
+- The fused implementations update all parameters of a group in one pass over memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,25 +15,119 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from transformer_kit.errors import CheckpointError
+from transformer_kit.training.groups import Member, members
+from transformer_kit.training.muon import Muon
 from transformer_kit.training.options import OptimizerOptions
+from transformer_kit.training.precision import resolve_precision
+
+Groups = list[dict[str, Any]]
 
 
-def build_optimizer(options: OptimizerOptions, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """An optimizer of the parameters that take gradients.
+def build_optimizer(options: OptimizerOptions, model: nn.Module) -> Optimizer:
+    """An optimizer of the parameters that take gradients; its learning rates are 0 until `set_lr`.
 
-    `adam` is Kingma & Ba 2015, algorithm 1. `adamw` is Loshchilov & Hutter 2019, algorithm 2, in which matrices and
-    tables (two axes or more) decay; vectors (norms, biases) do not. The learning rate is 0 until the loop sets it.
+    - `adam`: Kingma & Ba 2015, algorithm 1; no decay.
+    - `adamw`: Loshchilov & Hutter 2019, algorithm 2.
+    - `adafactor`: Shazeer & Stern 2018, algorithm 4; the schedule's rate is the largest relative step.
+    - `muon`: `training/muon.py` for matrices, `adamw` for everything else.
     """
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    return _BUILDERS[options.name](options, members(model))
+
+
+def set_lr(optimizer: Optimizer, lr: float) -> None:
+    """Give each group the schedule's learning rate times its factor."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["factor"]
+
+
+def _grouped(options: OptimizerOptions, found: Sequence[Member], factor: float = 1.0) -> Groups:
+    """Groups of one decay and one factor each, the decaying ones first, in the order of depth."""
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    decaying = {"matrix", "projection"} | ({"table"} if options.decay_tables else set())
+    layer_decay = 1.0 if options.layer_decay is None else options.layer_decay
+    for member in found:
+        decay = options.weight_decay if member.role in decaying else 0.0
+        groups.setdefault((decay, factor * layer_decay**member.depth), []).append(member.parameter)
+    ordered = sorted(groups.items(), key=lambda item: item[0], reverse=True)
+    return [{"params": each, "lr": 0.0, "weight_decay": decay, "factor": own} for (decay, own), each in ordered]
+
+
+def _adam(options: OptimizerOptions, found: Sequence[Member]) -> Optimizer:
+    return torch.optim.Adam(_grouped(options, found), fused=True, **_moments(options))
+
+
+def _adamw(options: OptimizerOptions, found: Sequence[Member]) -> Optimizer:
+    return torch.optim.AdamW(_grouped(options, found), fused=True, **_moments(options))
+
+
+def _moments(options: OptimizerOptions) -> dict[str, Any]:
+    assert options.betas is not None
     b1, b2 = options.betas
-    if options.name == "adam":
-        return torch.optim.Adam(trained, lr=0.0, betas=(b1, b2), eps=options.eps, fused=True)
-    groups = [
-        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": options.weight_decay},
-        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    filled = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(filled, lr=0.0, betas=(b1, b2), eps=options.eps, fused=True)
+    return {"lr": 0.0, "betas": (b1, b2), "eps": options.eps}
+
+
+def _adafactor(options: OptimizerOptions, found: Sequence[Member]) -> Optimizer:
+    assert options.decay_rate is not None
+    assert options.clip_update is not None
+    assert options.least_scale is not None
+    return torch.optim.Adafactor(
+        _grouped(options, found),
+        lr=0.0,
+        beta2_decay=-options.decay_rate,
+        eps=(options.eps, options.least_scale),
+        d=options.clip_update,
+    )
+
+
+def _muon(options: OptimizerOptions, found: Sequence[Member]) -> Optimizer:
+    assert options.momentum is not None
+    assert options.matrix_lr is not None
+    assert options.update_scale is not None
+    assert options.iterations is not None
+    matrices = [member for member in found if member.role == "matrix"]
+    others = [member for member in found if member.role != "matrix"]
+    both: list[Optimizer] = []
+    if matrices:
+        fast = resolve_precision("auto", matrices[0].parameter.device).name == "bf16"
+        muon = Muon(
+            _grouped(options, matrices, options.matrix_lr),
+            momentum=options.momentum,
+            scale=options.update_scale,
+            iterations=options.iterations,
+            dtype=torch.bfloat16 if fast else torch.float32,
+            parts={member.parameter: member.parts for member in matrices},
+        )
+        both.append(muon)
+    if others:
+        both.append(_adamw(options, others))
+    return Together(both)
+
+
+_BUILDERS: dict[str, Callable[[OptimizerOptions, Sequence[Member]], Optimizer]] = {
+    "adam": _adam,
+    "adamw": _adamw,
+    "adafactor": _adafactor,
+    "muon": _muon,
+}
+
+
+class Together(Optimizer):
+    """Several optimizers as one: their groups behind each other, one state.
+
+    Args:
+        optimizers: over parameters of their own, at least one.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        super().__init__([group for each in optimizers for group in each.param_groups], {})
+        self.optimizers = list(optimizers)
+        for each in self.optimizers:
+            each.state = self.state
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # nothing is evaluated again
+        """Step each."""
+        for each in self.optimizers:
+            each.step()
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, dict[str, Tensor]]:
@@ -47,6 +146,15 @@ def load_optimizer_state(optimizer: Optimizer, model: nn.Module, saved: Any, ori
         raise CheckpointError(f"{origin}: holds the optimizer state of another model")
     for name, values in saved.items():
         moments = {key: value.to(parameters[name].device) for key, value in values.items()}
-        if any(value.dim() and value.shape != parameters[name].shape for value in moments.values()):
+        if not all(_fits(key, value, parameters[name]) for key, value in moments.items()):
             raise CheckpointError(f"{origin}: the optimizer state of {name} has another shape than the parameter")
         optimizer.state[parameters[name]] = moments
+
+
+def _fits(key: str, value: Tensor, parameter: Tensor) -> bool:
+    """Whether a value of the state may be of a parameter: its shape, one axis of it, or a number."""
+    shape = list(parameter.shape)
+    axis = {"row_var": -1, "col_var": -2}.get(key)  # what Adafactor sums over
+    if axis is not None and len(shape) > 1:
+        shape[axis] = 1
+    return not value.dim() or list(value.shape) == shape

@@ -7,9 +7,26 @@ from dataclasses import dataclass
 
 PRECISIONS = ("auto", "fp32", "bf16")
 METRICS = {"loss": "lower", "perplexity": "lower", "accuracy": "higher", "bleu": "higher"}
-FINALS = ("best", "average", "last")
+FINALS = ("best", "average", "last", "ema")
 AVERAGES = ("none", "last", "best")
-OPTIMIZERS = ("adam", "adamw")
+# What each optimizer reads beside `name` and `layer_decay`; everything else of OptimizerOptions stays null.
+OPTIMIZERS = {
+    "adam": ("betas", "eps"),
+    "adamw": ("betas", "eps", "weight_decay", "decay_tables"),
+    "adafactor": ("eps", "weight_decay", "decay_tables", "decay_rate", "clip_update", "least_scale"),
+    "muon": (
+        "betas",
+        "eps",
+        "weight_decay",
+        "decay_tables",
+        "momentum",
+        "matrix_lr",
+        "update_scale",
+        "iterations",
+    ),
+}
+_ADAFACTOR = ("decay_rate", "clip_update", "least_scale")
+UPDATE_SCALES = ("rms", "spectral")
 # What each schedule reads beside `name` and `warmup`; everything else of ScheduleOptions stays null.
 SCHEDULES = {
     "constant": ("lr", "initial_lr"),
@@ -41,25 +58,66 @@ def _one_of(key: str, value: str, valid: tuple[str, ...]) -> Problems:
 class OptimizerOptions:
     """Which optimizer; the learning rate comes from the schedule.
 
+    What a parameter is (matrix, projection, table, norm, bias) and its depth are told by `training/groups.py`.
+
     Attributes:
-        name: `adam` (Kingma & Ba 2015), or `adamw` (Loshchilov & Hutter 2019: decay apart from the gradient).
-        betas: the two decay rates of the moments, each in [0, 1).
-        eps: added to the denominator.
-        weight_decay: `adamw` only; matrices decay, norms and biases do not.
+        name: `adam` (Kingma & Ba 2015); `adamw` (Loshchilov & Hutter 2019: decay apart from the gradient); `adafactor`
+            (Shazeer & Stern 2018: second moments as a row and a column, no first moments); `muon` (Jordan et al. 2024)
+            for the matrices of the layers, with `adamw` for everything else.
+        betas: adam, adamw, muon: the two decay rates of the moments, each in [0, 1).
+        eps: added to the denominator; adafactor: its square is the least second moment.
+        weight_decay: all but adam: times the learning rate, the share of a weight that is taken off at each update;
+            norms and biases do not decay.
+        decay_tables: all but adam: whether embeddings and position tables decay too.
+        layer_decay: in (0, 1]: multiplies the learning rate once for each layer below the head; null for none.
+        momentum: muon: decay rate of the first moment of matrices, in [0, 1).
+        matrix_lr: muon: the learning rate of matrices, as a factor of the schedule's.
+        update_scale: muon: `rms`, 0.2 √max(rows, columns), with which one learning rate and decay suit both
+            optimizers; `spectral`, √max(1, rows / columns).
+        iterations: muon: Newton–Schulz iterations.
+        decay_rate: adafactor: second moments take in update t with weight t^−decay_rate.
+        clip_update: adafactor: the largest root mean square of a relative update, at least 1.
+        least_scale: adafactor: a step is relative to the weights' root mean square, but to no less than this.
     """
 
     name: str
-    betas: list[float]
+    betas: list[float] | None
     eps: float
     weight_decay: float
+    decay_tables: bool
+    layer_decay: float | None
+    momentum: float | None
+    matrix_lr: float | None
+    update_scale: str | None
+    iterations: int | None
+    decay_rate: float | None
+    clip_update: float | None
+    least_scale: float | None
 
     def problems(self) -> Problems:
-        found = _one_of("name", self.name, OPTIMIZERS) + _positive(eps=self.eps)
-        found += _at_least(0, weight_decay=self.weight_decay)
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+        found = _one_of("name", self.name, tuple(OPTIMIZERS))
+        if found:
+            return found
+        for key in ("betas", "momentum", "matrix_lr", "update_scale", "iterations", *_ADAFACTOR):
+            value, used = getattr(self, key), key in OPTIMIZERS[self.name]
+            if used and value is None:
+                found.append((key, f"is needed by optimizer={self.name}"))
+            if not used and value is not None:
+                found.append((key, f"is not read by optimizer={self.name}: leave it null"))
+        if self.betas is not None and (len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas)):
             found.append(("betas", f"must be two numbers, each at least 0 and below 1, not {list(self.betas)}"))
-        if self.name == "adam" and self.weight_decay != 0:
-            found.append(("weight_decay", "must be 0 with adam; optimizer=adamw decays weights"))
+        if self.momentum is not None and not 0 <= self.momentum < 1:
+            found.append(("momentum", f"must be at least 0 and below 1, not {self.momentum}"))
+        if self.layer_decay is not None and not 0 < self.layer_decay <= 1:
+            found.append(("layer_decay", f"must be above 0 and at most 1, or null; not {self.layer_decay}"))
+        if self.update_scale is not None:
+            found += _one_of("update_scale", self.update_scale, UPDATE_SCALES)
+        found += _positive(eps=self.eps, matrix_lr=self.matrix_lr, least_scale=self.least_scale)
+        found += _at_least(0, weight_decay=self.weight_decay, decay_rate=self.decay_rate)
+        found += _at_least(1, iterations=self.iterations, clip_update=self.clip_update)
+        if self.name == "adam" and (self.weight_decay or self.decay_tables):
+            key = "weight_decay" if self.weight_decay else "decay_tables"
+            found.append((key, f"must be {'0' if self.weight_decay else 'false'} with adam; adamw decays weights"))
         return found
 
 
@@ -164,7 +222,9 @@ class TrainerOptions:
         patience: validations in a row without gain in `best_metric` that end the training; null never ends it.
         validation: what is computed then.
         average: the mean of several checkpoints, made at the end.
-        final: which model the run offers: best, average or last.
+        ema: decay of a moving average of the weights, in (0, 1), shorter at the start (`training/ema.py`); it is what
+            is validated, and what `final=best` and `final=ema` take. null keeps none.
+        final: which model the run offers: best, average or last checkpoint, or the last moving average, ema.
         max_skips: updates in a row with a non-finite gradient that stop the run.
         watch: every so many updates the norms of gradients, weights and updates and the size of activations are logged,
             module by module; null: never. It does not change the result.
@@ -192,6 +252,7 @@ class TrainerOptions:
     patience: int | None
     validation: ValidationOptions
     average: AverageOptions
+    ema: float | None
     final: str
     max_skips: int
     watch: int | None
@@ -229,6 +290,10 @@ class TrainerOptions:
             found.append(("save_every", f"must be set to average the last {count} checkpoints"))
         if kind == "best" and count > self.keep_best:
             found.append(("keep_best", f"must be at least average.count ({count}), not {self.keep_best}"))
+        if self.ema is not None and not 0 < self.ema < 1:
+            found.append(("ema", f"must be above 0 and below 1, or null; not {self.ema}"))
+        if self.final == "ema" and self.ema is None:
+            found.append(("ema", "must be set for final=ema: 0.999 averages about the last thousand updates"))
         if self.final == "average" and kind == "none":
             found.append(("final", "average needs average.kind=last or best"))
         if self.best_metric == "bleu" and self.validation.bleu is None:

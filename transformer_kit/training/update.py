@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from transformer_kit.batch import Batch
 from transformer_kit.errors import RunError
 from transformer_kit.training.memory import is_out_of_memory, release
+from transformer_kit.training.optimizer import set_lr
 from transformer_kit.training.precision import Precision
 from transformer_kit.training.schedule import Schedule
 from transformer_kit.training.step import Step
@@ -92,7 +93,7 @@ class Updater:
         record = self._watch.record() if self._watch is not None and self._watch.due(step) else None
         with nullcontext() if record is None else record.listening():
             sums, splits = self._gradient(window, attempt, labels)
-        norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
+        norm = total_norm([p.grad for p in self._parameters if p.grad is not None])
         names = ["norm", *(name for each in sums for name in each)]
         # the only copy to the host: whether the update is made must be known here
         values = torch.stack([norm, *(value for each in sums for value in each.values())]).tolist()
@@ -146,9 +147,7 @@ class Updater:
     def _apply(self, norm: Tensor, norm_value: float, step: int) -> None:
         if self._clip_norm is not None and norm_value > self._clip_norm:
             nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, norm)
-        lr = self._schedule(step)
-        for group in self._optimizer.param_groups:
-            group["lr"] = lr
+        set_lr(self._optimizer, self._schedule(step))
         try:
             self._optimizer.step()
         except (MemoryError, RuntimeError) as error:
@@ -183,6 +182,14 @@ def _too_large(batch: Batch, device: torch.device, said: str) -> str:
     if rows == 1:
         remedy = "shorter rows (data.filter.max_length, data.length or data.max_length) or a smaller model"
     return f"{device} has not enough memory for {what} of {width} cells: {remedy}. It said: {said}"
+
+
+def total_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """The Euclidean norm of all gradients together, computed in float32 at least: a scalar."""
+    if not gradients:
+        return torch.zeros(())
+    norms = [torch.linalg.vector_norm(g, dtype=torch.promote_types(g.dtype, torch.float32)) for g in gradients]
+    return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
 
 
 def derive_seed(seed: int, attempt: int, batch: int) -> int:
