@@ -18,8 +18,9 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import sentencepiece
@@ -37,6 +38,7 @@ from transformer_kit.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from transformer_kit.data.text_rules import TextRule
 from transformer_kit.data.tokenizer import Tokenizers
 from transformer_kit.data.tokenizer_options import SamplingOptions
+from transformer_kit.training.allocator import keep_freed_memory
 from transformer_kit.training.optimizer import build_optimizer
 from transformer_kit.training.precision import resolve_device, resolve_precision
 from transformer_kit.training.schedule import build_schedule
@@ -97,6 +99,21 @@ def busy_elsewhere() -> tuple[float, float, float]:
     return time.perf_counter(), times.user + times.system, machine
 
 
+def profile(update: Callable[[], int], updates: int) -> None:
+    """Where the time of some updates goes: own time of each operation, milliseconds an update and share."""
+    began, labels = time.perf_counter(), 0
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as seen:
+        for _ in range(updates):
+            labels += update()
+    wall = time.perf_counter() - began
+    events = sorted(seen.key_averages(), key=lambda event: -event.self_cpu_time_total)
+    total = sum(event.self_cpu_time_total for event in events)
+    print(f"{1e3 * wall / updates:.1f} ms an update, {labels / wall:,.0f} target tokens/s (profiled)", file=sys.stderr)
+    for event in events[:40]:
+        each, share = event.self_cpu_time_total / updates / 1e3, event.self_cpu_time_total / total
+        print(f"{each:9.2f} ms {share:6.1%} {event.count // updates:6} x {event.key}", file=sys.stderr)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", choices=sorted(WORKLOADS), default="tiny")
@@ -108,11 +125,14 @@ def main() -> None:
     parser.add_argument("--warm", type=float, default=6.0, help="seconds before the first window")
     parser.add_argument("--window", type=float, default=5.0, help="seconds of a window")
     parser.add_argument("--windows", type=int, default=4)
+    parser.add_argument("--set", action="append", default=[], help="a further override of the configuration")
+    parser.add_argument("--profile", type=int, default=0, help="updates to profile instead; a table goes to stderr")
     given = parser.parse_args()
 
     torch.set_num_threads(given.threads)
+    keep_freed_memory()
     overrides, tokens = WORKLOADS[given.config]
-    config = compose("train", [*overrides, *COMMON, *PAIR])
+    config = compose("train", [*overrides, *COMMON, *PAIR, *given.set])
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(given.vocabulary))
     torch.manual_seed(1)
     model = build_model(config.model, len(pieces), len(pieces)).train()
@@ -135,6 +155,9 @@ def main() -> None:
     begun = time.perf_counter()
     while time.perf_counter() - begun < given.warm or done < 2:
         update()
+    if given.profile:
+        profile(update, given.profile)
+        return
     rates, foreign = [], []
     for _ in range(given.windows):
         mark, labels = busy_elsewhere(), 0

@@ -2,8 +2,6 @@
 
 - The logits of a whole batch are never held: each chunk's are made, turned into their own gradient in place, and used.
 - So the gradients of hidden states, weight and bias are ready when the loss is; backward only scales them.
-- The softmax is never normalised in place: dividing by its sum, and the part of the target that is the same for all
-  types, are factors and rank-one terms of the small side of each product.
 - Under autocast the products run in its type; reductions and the softmax in float32.
 """
 
@@ -146,9 +144,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
 class _Chunks:
     """Sums and gradients of the loss, gathered over chunks of rows.
 
-    With p the exponentials of a row's logits less their largest, s their sum, and the target `rest` everywhere (but
-    0 at the hole) plus `gold` at the label, the gradient of the row's logits is p / s − gold·onehot − rest. The last
-    term is constant, so its products are sums made once; 1 / s scales the small operand of each product.
+    With p the softmax of a row's logits and the target `rest` everywhere (but 0 at the hole) plus `gold` at the label,
+    the gradient of the row's logits is p − gold·onehot − rest. The last term is constant: its products are sums made
+    once. One workspace serves the logits of all chunks: fresh memory costs a page fault every few kilobytes.
     """
 
     def __init__(
@@ -162,6 +160,7 @@ class _Chunks:
         self.gold_logits = torch.zeros_like(self.nll)
         self.correct = torch.zeros((), dtype=torch.int64, device=hidden.device)
         self.grads: list[tuple[Tensor | None, torch.dtype | None]] = []
+        self._workspace: Tensor | None = None  # (chunk, V)
 
     def _spread(self, over_types: Tensor) -> Tensor:
         """The sum over the types that get `rest`, of something per type: (V, ...) -> (...)."""
@@ -191,38 +190,47 @@ class _Chunks:
     def add(self, rows: slice, labels: Tensor) -> None:
         """Take in the rows of one chunk."""
         hidden, weight = self.cast_hidden[rows], self.cast_weight
-        scores = F.linear(hidden, weight, self.cast_bias)  # (n, V)
+        scores = self._scores(hidden)  # (n, V)
         gold = scores.gather(1, labels[:, None]).to(self.exact)  # (n, 1)
-        top, total = self._exponentials(scores)
-        self.nll += (top + total.log() - gold).sum()
+        top, top_probability = self._softmax(scores)
+        self.nll += (top - top_probability.log() - gold).sum()
         self.gold_logits += gold.sum()
         self.correct += (gold == top).sum()
         if not self.grads:
             return
-        at_label = (gold - top).exp_().sub_(total * self.target.gold)
         each = torch.arange(len(labels), device=labels.device)
-        scores[each, labels] = at_label.squeeze(1).to(scores.dtype)  # p − gold·s·onehot; scatter_ is slow in bf16
+        at_label = (gold - top).exp_().mul_(top_probability).sub_(self.target.gold)
+        scores[each, labels] = at_label.squeeze(1).to(scores.dtype)  # p − gold·onehot; scatter_ is slow in bf16
         (grad_hidden, _), (grad_weight, _), (grad_bias, _) = self.grads
         assert grad_hidden is not None
         assert grad_weight is not None
-        torch.addcdiv(self.constant, scores @ weight, total, out=grad_hidden[rows])
-        _add_product(grad_weight, scores.t(), (hidden / total).to(scores.dtype))
+        torch.add(self.constant, scores @ weight, out=grad_hidden[rows])
+        _add_product(grad_weight, scores.t(), hidden)
         if grad_bias is not None:
-            grad_bias += (scores.t() @ total.reciprocal().to(scores.dtype)).squeeze(1)
+            grad_bias += scores.sum(dim=0, dtype=self.exact)
 
-    def _exponentials(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Replace each row z of scores by exp(z − max z); returns the maxima and the sums of the rows, (n, 1) each."""
+    def _scores(self, hidden: Tensor) -> Tensor:
+        if self._workspace is None:
+            self._workspace = hidden.new_empty(len(hidden), len(self.weight))
+        scores = self._workspace[: len(hidden)]
+        if self.cast_bias is None:
+            return torch.mm(hidden, self.cast_weight.t(), out=scores)
+        return torch.addmm(self.cast_bias, hidden, self.cast_weight.t(), out=scores)
+
+    def _softmax(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Replace each row of scores by its softmax; returns the largest score and probability of each row, (n, 1)."""
         count, width = scores.shape
         step = max(1, _BLOCK // width) if scores.device.type == "cpu" else count
-        tops, totals = [], []
+        tops, probabilities = [], []
         for start in range(0, count, step):
             block = scores[start : start + step]
             exact = block.to(self.exact)  # the block itself where the products are exact already
             tops.append(exact.amax(dim=-1, keepdim=True))
-            totals.append(exact.sub_(tops[-1]).exp_().sum(dim=-1, keepdim=True))
+            torch.softmax(exact, dim=-1, out=exact)  # one kernel, several times as fast as exp and sum
+            probabilities.append(exact.amax(dim=-1, keepdim=True))
             if exact is not block and self.grads:
                 block.copy_(exact)
-        return torch.cat(tops), torch.cat(totals)
+        return torch.cat(tops), torch.cat(probabilities)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

@@ -125,6 +125,7 @@ def has_ended(result: Mapping[str, Any], config: Config) -> bool:
 
 def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     config = replace(run.config, trainer=for_one_batch(run.config.trainer))
+    keep_freed_memory()
     prepared = prepare(config.data, config.tokenizer, run_tokenizers(run.path))
     assert prepared.valid is not None
     tokenizers = prepared.tokenizers

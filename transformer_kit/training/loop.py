@@ -203,7 +203,7 @@ class Trainer:
         """Say it when the number of halved batches grows by a digit."""
         before = self.state.oom_splits
         self.state.oom_splits += splits
-        if len(str(self.state.oom_splits)) > len(str(before or "")):
+        if splits and (not before or len(str(self.state.oom_splits)) > len(str(before))):
             log.warning(
                 "step %d: memory ran out; %d batches were computed in halves so far, which takes more than twice their "
                 "time: a smaller data.batch.tokens avoids it",
