@@ -2,7 +2,8 @@
 
     export TKIT_DATA=...; python benchmarks/small_decoder.py
 
-4 layers, 4 heads, width 128, rows of 64 characters, 12 rows a batch, no dropout, no biases, AdamW, gradients clipped at 1.
+4 layers, 4 heads, width 128, rows of 64 characters, 12 rows a batch, no dropout, no biases, AdamW, gradients clipped
+at 1.
 
 - `loop` runs the operations of nanoGPT's train.py and model.py in torch's own modules: slices stacked to a batch each
   iteration, F.layer_norm, F.scaled_dot_product_attention, nn.GELU, F.cross_entropy, clip_grad_norm_, AdamW. With

@@ -1,7 +1,7 @@
 """The 2017 feed-forward layer, a block of positions at a time: for training narrow layers in float32 on a CPU.
 
-Done as a whole, each step of the layer writes and reads (N, F) numbers, which no cache holds: at narrow widths that takes
-longer than the products. Here a block of positions goes through all steps while it is in the cache, forwards and
+Done as a whole, each step of the layer writes and reads (N, F) numbers, which no cache holds: at narrow widths that
+takes longer than the products. Here a block of positions goes through all steps while it is in the cache, forwards and
 backwards. Only what enters the activation is kept (for ReLU, what leaves it); the rest is made again backwards. In
 bfloat16 the products are so quick that their small blocks cost more than the cache gives.
 
@@ -103,7 +103,7 @@ class _Blocked(torch.autograd.Function):
         ctx.save_for_backward(rows, kept, None if act.from_output else mask, up, down)
         ctx.act, ctx.scale, ctx.shape = act, 1 / (1 - dropout), x.shape
         ctx.biases = up_bias is not None, down_bias is not None
-        return out.view(*x.shape[:-1], -1)
+        return out.view(*x.shape[:-1], len(down))
 
     @staticmethod
     @once_differentiable
