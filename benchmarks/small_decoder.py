@@ -133,7 +133,7 @@ def tkit_loop(precision: str, cache: str) -> Callable[[], float]:
     model, objective = assemble(config, prepared.tokenizers, prepared.labels)
     updater = Updater(
         Step(model.train(), objective),
-        build_optimizer(config.optimizer, model.parameters()),
+        build_optimizer(config.optimizer, model),
         build_schedule(config.schedule),
         resolve_precision(precision, resolve_device("cpu")),
         config.trainer.clip_norm,

@@ -180,6 +180,12 @@ def test_splits_are_counted_told_and_resumed(make, caplog):
     assert resumed.fit().oom_splits == summary.oom_splits, "with memory enough from there on"
 
 
+def test_where_nothing_is_halved_nothing_is_told(make, caplog):
+    with caplog.at_level("WARNING"):
+        make(steps=5).trainer.fit()
+    assert not [record for record in caplog.records if "memory" in record.message]
+
+
 def test_peak_memory_grows_with_what_is_held():
     before = peak_memory(CPU)
     assert before is not None

@@ -39,6 +39,7 @@ from transformer_kit.tasks.load import (
 )
 from transformer_kit.tasks.overfit import BatchValidation, OneBatch, for_one_batch, judge
 from transformer_kit.tasks.validate import Validation
+from transformer_kit.training.allocator import keep_freed_memory
 from transformer_kit.training.average import VALIDATED, final_weights
 from transformer_kit.training.checkpoint import MODEL
 from transformer_kit.training.files import sha256

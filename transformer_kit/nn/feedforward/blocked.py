@@ -109,7 +109,7 @@ class _Blocked(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         rows, kept, mask, up, down = ctx.saved_tensors
-        act, grad, spans = ctx.act, grads[0].reshape(len(rows), -1), _spans(kept)
+        act, grad, spans = ctx.act, grads[0].reshape(len(rows), len(down)), _spans(kept)
         room, other = (kept.new_empty(spans[0][1], kept.shape[1]) for _ in range(2))
         grad_x, grad_up, grad_down = torch.empty_like(rows), torch.zeros_like(up), torch.zeros_like(down)
         grad_up_bias = up.new_zeros(len(up)) if ctx.biases[0] else None
