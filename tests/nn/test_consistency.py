@@ -49,6 +49,17 @@ def test_equals_the_formula_and_its_gradient(spread: Spread, chunk: int) -> None
         assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
+def test_blocks_within_a_chunk_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two rows, the last one short."""
+    given, labels = inputs()
+    whole = paired(given, labels, "others", 3.0, 7)
+    expected = torch.autograd.grad(whole[0], given)
+    monkeypatch.setattr("transformer_kit.nn.consistency._BLOCK", 2 * VOCAB + 1)
+    parts = paired(given, labels, "others", 3.0, 7)
+    torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(torch.autograd.grad(parts[0], given), expected, rtol=1e-12, atol=1e-12)
+
+
 def test_passes_that_agree_are_one_pass() -> None:
     (first, _, weight, bias), labels = inputs()
     loss, nll, correct, kl = paired([first, first, weight, bias], labels, "all", 5.0, 4)

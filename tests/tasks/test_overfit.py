@@ -13,7 +13,7 @@ import pytest
 from transformer_kit.config.run_folder import run_name
 from transformer_kit.config.schema import Config
 from transformer_kit.console import NoProgress
-from transformer_kit.tasks.overfit import OneBatch, judge
+from transformer_kit.tasks.overfit import OneBatch, for_one_batch, judge
 from transformer_kit.tasks.train import train
 from transformer_kit.training.tracker import read_rows
 
@@ -49,6 +49,14 @@ def test_models_chosen_by_bleu_are_chosen_by_loss(tmp_path: Path, run_config: Ma
         NoProgress(),
     )
     assert run.result["best"] == run.result["scores"]["loss"]
+
+
+def test_the_options_of_other_runs_stay(tmp_path: Path, run_config: Make) -> None:
+    given = ["trainer.best_metric=bleu", "trainer.ema=0.9", "trainer.final=ema", "trainer.steps=2"]
+    other = run_config(tmp_path, *given).trainer
+    assert for_one_batch(other) == other
+    one = for_one_batch(run_config(tmp_path, *given, "trainer.overfit_batch=true").trainer)
+    assert (one.best_metric, one.ema, one.final) == ("loss", None, "last")
 
 
 def test_a_batch_that_is_not_learnt_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,30 @@ def test_forty_steps_equal_a_stop_and_a_resume_to_the_bit(tmp_path: Path, run_co
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_resumed_equals_unbroken_with_everything_that_has_a_state(tmp_path: Path, run_config: Make) -> None:
+    """Muon, a moving average, two passes under dropout; what the run offers is the average, and so are its scores."""
+    given = ["optimizer=muon", "trainer.ema=0.9", "trainer.final=ema", "objective.rdrop=2"]
+    given += ["trainer.validation.bleu=null", "optimizer.layer_decay=0.8"]
+    whole = train(run_config(tmp_path, "run.name=whole", "trainer.steps=5", *given), NoProgress())
+    for steps in (2, 5):
+        parts = train(run_config(tmp_path, "run.name=parts", f"trainer.steps={steps}", *given), NoProgress())
+    one, other = (load_file(run.folder / "model.safetensors") for run in (whole, parts))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert whole.result["model"]["kind"] == "ema"
+    assert whole.result["scores"] == whole.result["last_scores"] == parts.result["scores"]
+    plain = load_file(whole.folder / "checkpoints" / "step_000005" / "model.safetensors")
+    assert not all(torch.equal(one[name], plain[name]) for name in one)
+    assert load(whole.folder, checkpoint="last").weights.name == "ema.safetensors"
+
+
+def test_what_is_offered_is_what_is_scored(tmp_path: Path, run_config: Make) -> None:
+    """The average is validated, the last weights are offered: they are validated again."""
+    given = ["run.name=x", "trainer.steps=4", "trainer.ema=0.9", "trainer.final=last", "trainer.validation.bleu=null"]
+    run = train(run_config(tmp_path, *given), NoProgress())
+    assert run.result["model"]["kind"] == "last"
+    assert run.result["scores"]["loss"] != run.result["last_scores"]["loss"]
+
+
 def test_a_finished_run_is_left_alone(tmp_path: Path, run_config: Make) -> None:
     def stamp(folder: Path) -> dict[str, int]:
         return {str(p): p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file() and p.name != ".lock"}

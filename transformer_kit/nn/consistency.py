@@ -13,6 +13,8 @@ from torch import Tensor
 
 from transformer_kit.nn.cross_entropy import Spread, Target, smoothed_target
 
+_BLOCK = 2**17  # logits of a pass that are turned into gradients at a time on a CPU
+
 
 def paired_cross_entropy(
     first: Tensor,
@@ -76,14 +78,13 @@ class _PairedCrossEntropy(torch.autograd.Function):
         for start in range(0, len(labels), chunk):
             rows = slice(start, start + chunk)
             hidden = [states[rows].to(product) for states in (first, second)]
-            logits = [F.linear(each, cast_weight, cast_bias).to(exact) for each in hidden]
-            for each, grad, states in zip(
-                _gradients(logits, labels[rows], target, alpha, sums), grads, hidden, strict=True
-            ):
-                small = each.to(product)
-                grad[rows] = small @ cast_weight
-                grad_weight += small.t() @ states
-                grad_bias += each.sum(dim=0)
+            scores = [F.linear(states, cast_weight, cast_bias) for states in hidden]
+            _to_gradients(scores[0], scores[1], labels[rows], target, alpha, sums)
+            for gradient, grad, states in zip(scores, grads, hidden, strict=True):
+                grad[rows] = gradient @ cast_weight
+                grad_weight += gradient.t() @ states
+                if bias is not None:
+                    grad_bias += gradient.sum(dim=0, dtype=exact)
         ctx.grads = (*grads, grad_weight, None if bias is None else grad_bias)
         ctx.kinds = (first.dtype, second.dtype, weight.dtype, weight.dtype)
         loss, nll, correct, divergence = sums.unbind()
@@ -99,30 +100,59 @@ class _PairedCrossEntropy(torch.autograd.Function):
         return (*scaled, None, None, None, None, None)
 
 
-def _gradients(
-    logits: list[Tensor], labels: Tensor, target: Target, alpha: float, sums: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Those of the loss with respect to both passes' logits, (n, V) each; the sums grow.
+def _to_gradients(first: Tensor, second: Tensor, labels: Tensor, target: Target, alpha: float, sums: Tensor) -> None:
+    """Replace both passes' logits by the gradients of the loss with respect to them; the sums grow.
 
-    With l = log p₁ − log p₂: dKL(p₁ ‖ p₂)/dz₁ = p₁ (l − KL(p₁ ‖ p₂)), dKL(p₂ ‖ p₁)/dz₁ = p₁ − p₂; z₂ likewise.
+    A few rows at a time, in float32 at least, so that all of it stays near the cache.
+
+    Shape: first and second (n, V), labels (n,).
     """
-    each = torch.arange(len(labels), device=labels.device)
-    logs = [scores.log_softmax(dim=-1) for scores in logits]
-    probabilities = [log.exp() for log in logs]
-    ratio = logs[0] - logs[1]
-    grads = []
-    for sign, log, p, other in zip((1, -1), logs, probabilities, probabilities[::-1], strict=True):
-        at_label = log[each, labels]
-        spread = log.sum() if target.hole is None else log.sum() - log[:, target.hole].sum()
-        cross_entropy = -target.gold * at_label.sum() - target.rest * spread
-        divergence = sign * (p * ratio).sum(dim=-1, keepdim=True)  # (n, 1)
-        correct = (at_label == log.amax(dim=-1)).sum()
-        of_kl = p * (sign * ratio - divergence) + p - other
-        both = divergence.sum() / 2  # of the two directions, half each
-        sums += torch.stack([cross_entropy / 2 + alpha * both / 2, -at_label.sum() / 2, correct / 2, both])
-        grad = p - target.rest
+    step = max(1, _BLOCK // first.shape[1]) if first.device.type == "cpu" else len(labels)
+    for start in range(0, len(labels), step):
+        rows = slice(start, start + step)
+        found = _block(first[rows].to(sums.dtype), second[rows].to(sums.dtype), labels[rows], target, alpha, sums)
+        first[rows], second[rows] = found
+
+
+def _block(
+    first: Tensor, second: Tensor, labels: Tensor, target: Target, alpha: float, sums: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients for a few rows of logits, which are spent.
+
+    With r = log p₁ − log p₂: dKL(p₁ ‖ p₂)/dz₁ = p₁ (r − KL(p₁ ‖ p₂)) and dKL(p₂ ‖ p₁)/dz₁ = p₁ − p₂; so
+
+        dL/dz₁ = p₁ (½ + ¼ α (1 + r − KL(p₁ ‖ p₂))) − ¼ α p₂ − ½ q, and z₂ likewise with −r.
+    """
+    each, width = torch.arange(len(labels), device=labels.device), first.shape[1]
+    probabilities, norms = [], []
+    for scores in (first, second):
+        top = scores.amax(dim=-1, keepdim=True)
+        scores -= top
+        p = scores.exp()
+        total = p.sum(dim=-1, keepdim=True)
+        p /= total
+        norm = total.log()  # log p = scores − norm
+        at_label = scores[each, labels]
+        spread = scores.sum() - width * norm.sum()
         if target.hole is not None:
-            grad[:, target.hole] += target.rest
-        grad[each, labels] -= target.gold
-        grads.append(grad / 2 + alpha / 4 * of_kl)
+            spread -= (scores[:, target.hole] - norm[:, 0]).sum()
+        nll = norm.sum() - at_label.sum()
+        correct = (at_label == 0).sum()
+        cross_entropy = target.gold * nll - target.rest * spread
+        sums[:3] += torch.stack([cross_entropy, nll, correct]) / 2
+        probabilities.append(p)
+        norms.append(norm)
+    ratio = first.sub_(second).add_(norms[1] - norms[0])
+    grads = []
+    for sign, p, other in ((1, *probabilities), (-1, *probabilities[::-1])):
+        divergence = sign * torch.linalg.vecdot(p, ratio)[:, None]  # (n, 1)
+        half = divergence.sum() / 2
+        sums[0] += alpha / 2 * half
+        sums[3] += half
+        grad = torch.add(0.5 + alpha / 4 * (1 - divergence), ratio, alpha=sign * alpha / 4)
+        grad.mul_(p).sub_(other, alpha=alpha / 4).sub_(target.rest / 2)
+        if target.hole is not None:
+            grad[:, target.hole] += target.rest / 2
+        grad[each, labels] -= target.gold / 2
+        grads.append(grad)
     return grads[0], grads[1]

@@ -65,8 +65,14 @@ class BatchValidation:
 
 
 def for_one_batch(options: TrainerOptions) -> TrainerOptions:
-    """The options of such a run: its best model is chosen by what is measured on the batch."""
-    return replace(options, best_metric="loss") if options.best_metric == "bleu" else options
+    """The options that training goes by; of any other run they stay as they are.
+
+    Such a run chooses its best model by what is measured on the batch, and keeps no moving average, which lags behind.
+    """
+    if not options.overfit_batch:
+        return options
+    metric = "loss" if options.best_metric == "bleu" else options.best_metric
+    return replace(options, best_metric=metric, ema=None, final="last" if options.final == "ema" else options.final)
 
 
 @dataclass(frozen=True)
