@@ -144,7 +144,7 @@ def _block(
         norms.append(norm)
     ratio = first.sub_(second).add_(norms[1] - norms[0])
     grads = []
-    for sign, p, other in ((1, *probabilities), (-1, *probabilities[::-1])):
+    for sign, p, other in zip((1, -1), probabilities, probabilities[::-1], strict=True):
         divergence = sign * torch.linalg.vecdot(p, ratio)[:, None]  # (n, 1)
         half = divergence.sum() / 2
         sums[0] += alpha / 2 * half
