@@ -34,6 +34,7 @@ COMMANDS = {
     "evaluate": "Score a run, or a file of translations.",
     "ablate": "Train combinations of options, compare them.",
     "plot": "Draw the curves of runs.",
+    "diff": "List in what two runs differ.",
     "convert": "Models from and for other toolkits.",
     "completion": "The completion script of a shell.",
 }

@@ -31,6 +31,7 @@ def tkit(*words: str, folder: Path | None = None, **env: str) -> subprocess.Comp
     [
         (["--help"], {"torch", "numpy", "hydra", "omegaconf", "yaml", "sentencepiece", "sacrebleu"}),
         (["train", "--help"], {"torch", "numpy", "hydra", "omegaconf", "yaml"}),
+        (["diff", "--help"], {"torch", "numpy", "yaml"}),
         (["plot", "--help"], {"torch", "numpy", "matplotlib", "yaml"}),
         (["train", "--cfg", "job", "data=demo"], {"torch", "numpy", "sentencepiece", "sacrebleu"}),
     ],

@@ -26,6 +26,8 @@ from transformer_kit.errors import RunError
 
 LOCK = ".lock"
 RESULT = "result.json"
+ENVIRONMENT = "environment.json"
+LABELS = "labels.json"
 BEFORE_WORK = (LOCK, FILE, RESULT, "train.log")  # all there is of a run that failed before its first step
 LONGEST_NAME = 120
 FREE_OF_RESULT = (

@@ -122,6 +122,27 @@ def prepare_split(
     return _prepare_corpora(form, found, tokenizers, data, training=False)
 
 
+def fingerprints(data: DataOptions) -> dict[str, list[dict[str, str]]]:
+    """Name and fingerprint of each corpus that training reads: of its text and what is taken of it, wherever it lies.
+
+    Raises:
+        DataError: a file is not there.
+    """
+    data = with_generated(data)
+    form, cache, found = form_of(data), Path(data.cache).expanduser(), {}
+    for split in ("train", "valid"):
+        found[split] = [
+            {
+                "name": form.name(corpus),
+                "fingerprint": key_of(
+                    [[facts_of(path, cache).sha256 for path in form.files(corpus)], *form.identity(corpus)]
+                ),
+            }
+            for corpus in getattr(data, split)
+        ]
+    return found
+
+
 def form_of(data: DataOptions, *, sampling: bool = False, labels: list[str] | None = None) -> Form:
     """What preparing needs to know of this kind of data.
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformer_kit.config.build import build_model, build_objective
 from transformer_kit.config.compose import compose
 from transformer_kit.config.plain import typed
-from transformer_kit.config.run_folder import RESULT, read_result
+from transformer_kit.config.run_folder import ENVIRONMENT, LABELS, RESULT, read_result
 from transformer_kit.config.saved import FILE, dump, load_run
 from transformer_kit.config.schema import Config
 from transformer_kit.data.llama2c_tokenizer import Llama2cTokenizer, specials_of
@@ -33,7 +33,7 @@ from transformer_kit.interop.options import Plain
 from transformer_kit.interop.tables import dropped
 from transformer_kit.logs import get_logger
 from transformer_kit.tasks.foreign_tokenizer import tokenizer_files
-from transformer_kit.tasks.load import ENVIRONMENT, LABELS, TOKENIZER, run_labels, run_tokenizers, run_weights
+from transformer_kit.tasks.load import TOKENIZER, run_labels, run_tokenizers, run_weights
 from transformer_kit.training.checkpoint import MODEL
 from transformer_kit.training.files import sha256
 from transformer_kit.training.weights import load_tensors, save_tensors, unique_tensors

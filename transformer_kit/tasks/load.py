@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from transformer_kit.config.build import build_model, build_objective
-from transformer_kit.config.run_folder import read_result
+from transformer_kit.config.run_folder import ENVIRONMENT, LABELS, read_result
 from transformer_kit.config.saved import load_run
 from transformer_kit.config.schema import Config
 from transformer_kit.data.tokenizer import Tokenizers
@@ -30,8 +30,6 @@ log = get_logger(__name__)
 
 CHECKPOINTS = "checkpoints"
 TOKENIZER = "tokenizer"
-ENVIRONMENT = "environment.json"
-LABELS = "labels.json"
 
 
 @dataclass(frozen=True)

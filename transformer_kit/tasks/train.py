@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import platform
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +13,19 @@ import torch
 
 from transformer_kit import logs
 from transformer_kit.config.build import count_parameters
-from transformer_kit.config.run_folder import RunFolder, open_run, write_text
+from transformer_kit.config.run_folder import ENVIRONMENT, LABELS, RunFolder, open_run, write_text
 from transformer_kit.config.schema import Config
 from transformer_kit.console import Progress
 from transformer_kit.data.folders import new_folder
 from transformer_kit.data.prepare import Prepared, prepare
 from transformer_kit.data.streams import Stream, training_stream
-from transformer_kit.data.tokenizer import Tokenizers
 from transformer_kit.errors import ConfigError, Interrupted, RunError
 from transformer_kit.logs import get_logger
 from transformer_kit.models.stack import checkpoint_activations
 from transformer_kit.objectives.base import Objective
+from transformer_kit.tasks.environment import describe
 from transformer_kit.tasks.initial import freeze, start_from
 from transformer_kit.tasks.load import (
-    ENVIRONMENT,
-    LABELS,
     TOKENIZER,
     assemble,
     checkpoints,
@@ -57,16 +53,6 @@ log = get_logger(__name__)
 LOG_FILE = "train.log"
 HYPOTHESES = "validation.hypotheses"  # translations of the validation data by the final model
 SAMPLES = {"pairs": "pairs", "documents": "documents", "labels": "examples"}
-PACKAGES = (
-    "torch",
-    "numpy",
-    "sentencepiece",
-    "sacrebleu",
-    "sacremoses",
-    "safetensors",
-    "hydra-core",
-    "transformer-kit",
-)
 
 
 @dataclass(frozen=True)
@@ -142,7 +128,7 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
         start_from(Path(config.init.from_), model)
     freeze(model, config.init.freeze)
     checkpoint_activations(model, config.trainer.activation_checkpointing)
-    _record_start(run, tokenizers, precision, prepared.labels)  # from here on the run has begun
+    _record_start(run, prepared, precision)  # from here on the run has begun
     if run.changed:
         if (latest := store.latest_good()) is not None:
             load_model(latest.path / MODEL, model)  # raises where the change leaves weights that do not fit
@@ -195,12 +181,13 @@ def _material(
     return one, BatchValidation(one.batch, objective)
 
 
-def _record_start(run: RunFolder, tokenizers: Tokenizers, precision: Precision, labels: list[str] | None) -> None:
+def _record_start(run: RunFolder, prepared: Prepared, precision: Precision) -> None:
     """Leave the tokenizers, the names of classes and what the run is computed with, once; a resume adds nothing.
 
     Raises:
         RunError: the run was started with other classes.
     """
+    labels = prepared.labels
     if (run.path / ENVIRONMENT).is_file():
         if run_labels(run.path) != labels:
             raise RunError(f"{run.path}: the training data have other labels than when the run began; give run.name")
@@ -208,17 +195,8 @@ def _record_start(run: RunFolder, tokenizers: Tokenizers, precision: Precision, 
     if labels is not None:
         write_text(run.path / LABELS, json.dumps(labels, ensure_ascii=False) + "\n")
     with new_folder(run.path / TOKENIZER) as made:  # whole or not at all: a kill here must not spoil the run
-        tokenizers.save(made)
-    versions = {name: metadata.version(name) for name in PACKAGES}
-    facts = {
-        TOKENIZER: tokenizers.fingerprint,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": versions,
-        "device": str(precision.device),
-        "precision": precision.name,
-        "threads": torch.get_num_threads(),
-    }
+        prepared.tokenizers.save(made)
+    facts = describe(prepared, precision)
     write_text(run.path / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
 
 
