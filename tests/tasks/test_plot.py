@@ -202,8 +202,8 @@ def test_norms_by_module(tmp_path: Path) -> None:
     ]
     picture = draw_norms([found, found])
     assert [one.get_title(loc="left") for one in picture.axes] == [
-        "norm of the gradient, before clipping",
-        "norm of the weights",
+        "gradient norm, before clipping",
+        "weight norm",
     ] * 2
     lines = {line.get_gid(): line for line in picture.axes[1].lines}
     assert list(lines["encoder.blocks.10"].get_xdata()) == [2, 4]

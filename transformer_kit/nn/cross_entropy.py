@@ -57,7 +57,7 @@ def entropy(target: Target, vocab_size: int) -> float:
     """−Σ_j q_j log q_j of a smoothed distribution over V types: the least that its cross-entropy can be, in nats."""
     others = vocab_size - 1 - (target.hole is not None)
     shares = [(1, target.gold + target.rest), (others, target.rest)]
-    return -sum(count * share * math.log(share) for count, share in shares if share > 0)
+    return sum((-count * share * math.log(share) for count, share in shares if share > 0), 0.0)
 
 
 def reference_cross_entropy(

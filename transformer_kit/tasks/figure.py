@@ -32,10 +32,10 @@ TITLES = {
 }
 AXES = {"steps": "updates", "tokens": "target tokens", "hours": "hours"}
 NORM_TITLES = {
-    "gradient": "norm of the gradient, before clipping",
-    "weight": "norm of the weights",
-    "update": "norm of the update / norm of the weights",
-    "activation": "RMS of the activations",
+    "gradient": "gradient norm, before clipping",
+    "weight": "weight norm",
+    "update": "update norm / weight norm",
+    "activation": "activation RMS",
 }
 MOST_MODULES = 18  # in a legend
 LINEAR = ("lr", "bleu", "accuracy", "tokens_per_second", "padding_efficiency")  # whatever their range
@@ -74,7 +74,7 @@ def draw_norms(charts: Sequence[Chart]) -> Figure:
         RunError: matplotlib is not installed.
     """
     columns = max(len(chart.panels) for chart in charts)
-    figure, axes = _figure(len(charts) * columns, columns)
+    figure, axes = _figure(len(charts) * columns, 2 if len(charts) == 1 else columns)
     for row, chart in enumerate(charts):
         colours = _shades(len(chart.labels))
         for panel, one in zip(chart.panels, axes[row * columns :], strict=False):
@@ -87,13 +87,14 @@ def draw_norms(charts: Sequence[Chart]) -> Figure:
             _label_x(one, chart.axis)
         for empty in axes[row * columns + len(chart.panels) : (row + 1) * columns]:
             empty.set_axis_off()
-        _norms_legend(axes[(row + 1) * columns - 1], chart, colours)
+        corner = axes[min(1, columns - 1) if len(charts) == 1 else (row + 1) * columns - 1]
+        _norms_legend(corner, chart, colours, len(charts) > 1)
     if len(charts) == 1:
         figure.suptitle(_cut(charts[0].title), fontsize="medium")
     return figure
 
 
-def _norms_legend(axes: Axes, chart: Chart, colours: Sequence[Any]) -> None:
+def _norms_legend(axes: Axes, chart: Chart, colours: Sequence[Any], several: bool) -> None:
     """The modules of one run, to the right of its row; the middle ones of a deep model are left out."""
     from matplotlib.lines import Line2D
 
@@ -102,7 +103,7 @@ def _norms_legend(axes: Axes, chart: Chart, colours: Sequence[Any]) -> None:
         step = math.ceil(len(shown) / MOST_MODULES)
         shown = [*shown[:-1:step], shown[-1]]
     handles = [Line2D([], [], color=colour, label=name) for name, colour in shown]
-    title = _cut(chart.title)
+    title = _cut(chart.title) if several else None
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.02, 1.0), fontsize="x-small", title=title,
                 title_fontsize="x-small", frameon=False)  # fmt: skip
 

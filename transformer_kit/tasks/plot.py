@@ -256,13 +256,15 @@ def _group_label(group: Sequence[Run]) -> str:
     return group[0].label if len(group) == 1 else f"{group[0].name} and {len(group) - 1} more"
 
 
-def _depth(module: str) -> tuple[str, int, int]:
-    """A key that puts modules in the order in which data pass them: each stack's input, its layers, its last norm."""
+def _depth(module: str) -> tuple[int, str, int, int]:
+    """A key that puts modules in the order in which data pass them: embeddings, stacks by their layers, the rest."""
     stack, _, number = module.partition(".blocks.")
     if number:
-        return stack, 1, int(number)
-    head, _, last = module.rpartition(".")
-    return (head, 0, 0) if last == "input" else (head, 2, 0) if head else (module, 0, 0)
+        return 1, stack, 1, int(number)
+    owner, _, part = module.rpartition(".")
+    if "embedding" in part:
+        return 0, module, 0, 0
+    return (1, owner, 2 if part == "final_norm" else 0, 0) if owner else (2, module, 0, 0)
 
 
 Line = dict[int, tuple[float, float]]  # step -> place, value
