@@ -14,11 +14,12 @@ from torch import nn
 from transformer_kit.batch import translation_batch
 from transformer_kit.errors import CheckpointError, Interrupted, RunError
 from transformer_kit.training import checkpoint as checkpoint_module
+from transformer_kit.training.norms import total_norm
 from transformer_kit.training.optimizer import build_optimizer
 from transformer_kit.training.precision import Precision
 from transformer_kit.training.step import Step
 from transformer_kit.training.tracker import Jsonl
-from transformer_kit.training.update import Updater, derive_seed, total_norm
+from transformer_kit.training.update import Updater, derive_seed
 
 
 def pair(length, first):

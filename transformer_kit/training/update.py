@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from transformer_kit.batch import Batch
 from transformer_kit.errors import RunError
 from transformer_kit.training.memory import is_out_of_memory, release
+from transformer_kit.training.norms import total_norm
 from transformer_kit.training.optimizer import set_lr
 from transformer_kit.training.precision import Precision
 from transformer_kit.training.schedule import Schedule
@@ -182,14 +183,6 @@ def _too_large(batch: Batch, device: torch.device, said: str) -> str:
     if rows == 1:
         remedy = "shorter rows (data.filter.max_length, data.length or data.max_length) or a smaller model"
     return f"{device} has not enough memory for {what} of {width} cells: {remedy}. It said: {said}"
-
-
-def total_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """The Euclidean norm of all gradients together, computed in float32 at least: a scalar."""
-    if not gradients:
-        return torch.zeros(())
-    norms = [torch.linalg.vector_norm(g, dtype=torch.promote_types(g.dtype, torch.float32)) for g in gradients]
-    return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
 
 
 def derive_seed(seed: int, attempt: int, batch: int) -> int:

@@ -6,7 +6,7 @@ watched run are those of one that is not, to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from transformer_kit.batch import Cells
 from transformer_kit.models.base import Model
 from transformer_kit.models.stack import Stack
+from transformer_kit.training.norms import total_norm
 
 GRADIENT, WEIGHT, UPDATE, ACTIVATION = "gradient", "weight", "update", "activation"
 """What a row holds of a module, as `gradient/encoder.blocks.0`: the norm of its gradient before clipping, the norm of
@@ -85,15 +86,15 @@ class Record:
         for name, parameters in self._parameters.items():
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             if gradients:
-                self._norms[f"{GRADIENT}/{name}"] = norm(gradients)
+                self._norms[f"{GRADIENT}/{name}"] = total_norm(gradients)
                 self._old[name] = [parameter.detach().clone() for parameter in parameters]
-            self._norms[f"{WEIGHT}/{name}"] = norm([parameter.detach() for parameter in parameters])
+            self._norms[f"{WEIGHT}/{name}"] = total_norm([parameter.detach() for parameter in parameters])
 
     def after(self) -> dict[str, float]:
         """After they have changed: everything that was seen, in one copy to the host."""
         for name, old in self._old.items():
             changes = [now.detach() - then for now, then in zip(self._parameters[name], old, strict=True)]
-            self._norms[f"{UPDATE}/{name}"] = norm(changes) / self._norms[f"{WEIGHT}/{name}"]
+            self._norms[f"{UPDATE}/{name}"] = total_norm(changes) / self._norms[f"{WEIGHT}/{name}"]
         self._old = {}
         for name, (squares, count) in self._sums.items():
             self._norms[f"{ACTIVATION}/{name}"] = (squares / count).sqrt()
@@ -143,13 +144,6 @@ def units(model: nn.Module, at: str = "") -> Iterator[tuple[str, nn.Module]]:
             yield from units(child, f"{at}{name}.")
         else:
             yield f"{at}{name}", child
-
-
-def norm(tensors: Sequence[Tensor]) -> Tensor:
-    """The Euclidean norm of several tensors together, in float32 at least."""
-    kinds = [torch.promote_types(tensor.dtype, torch.float32) for tensor in tensors]
-    norms = [torch.linalg.vector_norm(tensor, dtype=kind) for tensor, kind in zip(tensors, kinds, strict=True)]
-    return torch.linalg.vector_norm(torch.stack(norms))
 
 
 def _stacks(model: nn.Module) -> Iterator[tuple[str, Stack]]:
