@@ -375,10 +375,3 @@ def test_the_gradients_norm_is_summed_in_fp32():
     assert norm.dtype == torch.float32
     assert norm.item() == pytest.approx(exact.item(), rel=1e-6)
     assert total_norm([g.double() for g in gradients]).dtype == torch.float64
-
-
-def test_without_halved_batches_nothing_is_said_of_memory(make, monkeypatch):
-    said = []
-    monkeypatch.setattr("transformer_kit.training.loop.log.warning", lambda text, *rest: said.append(text))
-    make(steps=3).trainer.fit()
-    assert not any("memory" in text for text in said)
