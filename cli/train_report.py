@@ -25,7 +25,9 @@ def show(trained: Trained) -> None:
     if trained.already:
         step = trained.result["step"]
         print(f"{folder} is already complete (step {step:,}): nothing to do", file=sys.stderr)
-    rows = summary(trained.result, trained.config.trainer.best_metric)
+    trainer = trained.config.trainer
+    metric = "loss" if trainer.overfit_batch and trainer.best_metric == "bleu" else trainer.best_metric
+    rows = summary(trained.result, metric)
     print_table(["", ""], rows, title=folder, stream=sys.stderr)
     for line in next_commands(folder, trained.config):
         print(line, file=sys.stderr)
