@@ -27,12 +27,14 @@ class Cells:
         valid: (B, L) bool, True at real tokens; None when all are.
         document: (B, L) int64 number of the document that a cell belongs to, or None when a row is one document.
         prefix: (B, L) bool, True at cells that the whole row sees although the stack is causal; None: there are none.
+        behind: whether all padding is known to stand behind the tokens of its row.
     """
 
     at: Tensor
     valid: Tensor | None = None
     document: Tensor | None = None
     prefix: Tensor | None = None
+    behind: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Tokens:
         document: (B, L) int64 number of the document that a cell belongs to, or None when a row is one document.
         prefix: (B, L) bool; see `Cells`.
         types: (B, L) int64 number of the segment (first or second sentence) that a cell belongs to; None: all 0.
+        behind: whether all padding is known to stand behind the tokens of its row.
     """
 
     ids: Tensor
@@ -56,6 +59,7 @@ class Tokens:
     document: Tensor | None = None
     prefix: Tensor | None = None
     types: Tensor | None = None
+    behind: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -63,7 +67,7 @@ class Tokens:
 
     @property
     def cells(self) -> Cells:
-        return Cells(self.at, None if self.full else self.valid, self.document, self.prefix)
+        return Cells(self.at, None if self.full else self.valid, self.document, self.prefix, self.behind)
 
     def repeated(self, times: int) -> Tokens:
         """All rows, then all rows again, and so on: B becomes times · B."""
@@ -72,7 +76,8 @@ class Tokens:
             return None if tensor is None else tensor.repeat(times, 1)
 
         ids, valid, at = self.ids.repeat(times, 1), self.valid.repeat(times, 1), self.at.repeat(times, 1)
-        return Tokens(ids, valid, at, self.full, more(self.document), more(self.prefix), more(self.types))
+        document, prefix, types = more(self.document), more(self.prefix), more(self.types)
+        return Tokens(ids, valid, at, self.full, document, prefix, types, self.behind)
 
     def to(self, device: torch.device | str) -> Tokens:
         """On another device; from pinned memory the copy does not wait for what the device has in hand."""
@@ -89,7 +94,8 @@ class Tokens:
             return None if tensor is None else change(tensor)
 
         ids, valid, at = change(self.ids), change(self.valid), change(self.at)
-        return Tokens(ids, valid, at, self.full, changed(self.document), changed(self.prefix), changed(self.types))
+        document, prefix, types = changed(self.document), changed(self.prefix), changed(self.types)
+        return Tokens(ids, valid, at, self.full, document, prefix, types, self.behind)
 
     def rows(self, which: slice) -> Tokens:
         """Some of the rows, as wide as before."""
@@ -98,7 +104,8 @@ class Tokens:
             return None if tensor is None else tensor[which]
 
         ids, valid, at = self.ids[which], self.valid[which], self.at[which]
-        return Tokens(ids, valid, at, self.full, part(self.document), part(self.prefix), part(self.types))
+        document, prefix, types = part(self.document), part(self.prefix), part(self.types)
+        return Tokens(ids, valid, at, self.full, document, prefix, types, self.behind)
 
 
 def pad(rows: Sequence[Sequence[int] | Tensor], pad_id: int, side: Side = "right", length: int | None = None) -> Tokens:
@@ -124,7 +131,8 @@ def pad(rows: Sequence[Sequence[int] | Tensor], pad_id: int, side: Side = "right
     flat = torch.cat([torch.as_tensor(row, dtype=torch.int64) for row in rows]) if len(rows) else steps[:0]
     ids = torch.full((len(rows), width), pad_id, dtype=torch.int64)
     ids[valid] = flat
-    return Tokens(ids, valid, torch.where(valid, at, 0), full=bool((lengths == width).all()))
+    full = bool((lengths == width).all())
+    return Tokens(ids, valid, torch.where(valid, at, 0), full, behind=side == "right")
 
 
 @dataclass(frozen=True)
@@ -153,6 +161,9 @@ class Batch:
 
     def repeated(self, times: int) -> Batch:
         """All rows, then all rows again, and so on: B becomes times · B."""
+        places = self.places
+        if places is not None:
+            places = torch.cat([places + time * self.counted.numel() for time in range(times)])
         return Batch(
             None if self.source is None else self.source.repeated(times),
             self.target.repeated(times),
@@ -160,6 +171,7 @@ class Batch:
             self.counted.repeat(times, 1),
             self.num_labels * times,
             self.sample_ids.repeat(times),
+            places,
         )
 
     def to(self, device: torch.device | str) -> Batch:

@@ -37,6 +37,7 @@ BASE = TrainerOptions(
     device="cpu",
     threads=None,
     precision="fp32",
+    compile=False,
     activation_checkpointing=False,
     prefetch=None,
     accumulate_tokens=None,

@@ -175,4 +175,7 @@ def test_places_of_counted_cells_go_along_to_a_device():
     got = counted(hidden, batch._with_places())
     assert all(torch.equal(one, other) for one, other in zip(expected, got, strict=True))
     assert torch.equal(got[1], batch.labels[batch.counted])
+    twice = batch._with_places().repeated(2).places
+    assert twice is not None
+    assert torch.equal(twice, batch.repeated(2).counted.flatten().nonzero().squeeze(1))
     assert batch._with_places().rows(slice(0, 1)).places is None

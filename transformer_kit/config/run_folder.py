@@ -43,6 +43,7 @@ FREE_OF_RESULT = (
     "trainer.minutes",
     "trainer.device",
     "trainer.threads",
+    "trainer.compile",
     "trainer.activation_checkpointing",
     "trainer.prefetch",
     "trainer.log_every",

@@ -36,6 +36,7 @@ ADDED: dict[int, dict[str, Any]] = {
         "init": {"from": None, "freeze": []},
     },
     2: {
+        "trainer.compile": False,
         "trainer.activation_checkpointing": False,
         "trainer.prefetch": None,
         "trainer.watch": None,

@@ -34,7 +34,7 @@ def make_batch(source: Ragged, target: Ragged, sample_ids: Ints, specials: Seque
     counted = labels.valid
     return Batch(
         source=_blocks(source, specials[0])[1],
-        target=Tokens(begin, counted, labels.at, labels.full),
+        target=Tokens(begin, counted, labels.at, labels.full, behind=True),
         labels=labels.ids,
         counted=counted,
         num_labels=int(lengths.sum()),
@@ -60,6 +60,7 @@ def _blocks(rows: Ragged, specials: Specials) -> tuple[torch.Tensor, Tokens]:
         torch.from_numpy(valid),
         torch.from_numpy(np.where(valid, at, 0)),
         full=bool((lengths + 1 == width).all()),
+        behind=True,
     )
     return torch.from_numpy(begin), tokens
 

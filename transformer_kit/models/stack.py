@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,15 @@ from transformer_kit.nn.mask import Mask
 from transformer_kit.nn.norm.base import Norm
 from transformer_kit.nn.position.base import Position
 from transformer_kit.nn.state import DecoderState
+
+Layered = tuple[Tensor, dict[str, Tensor]]
+RunLayer = Callable[[Block, Tensor, SelfView, CrossView | None], Layered]
+
+
+def run_layer(block: Block, x: Tensor, view: SelfView, cross: CrossView | None) -> Layered:
+    """One layer in training, as a function: what can be compiled, or run a second time."""
+    layered: Layered = block(x, view, cross)
+    return layered
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,7 @@ class Stack(nn.Module):
         input_norm: the norm of the input after positions were added, before dropout, or None.
 
     Attributes:
+        compiled: in training, how a layer is run (`training/compiling.py`); None: as it is written.
         checkpointing: in training, keep of each layer its input alone, and run it again on the way back, with the same
             random draws: less memory for a third more work, the same gradients.
 
@@ -62,6 +72,7 @@ class Stack(nn.Module):
     """
 
     checkpointing = False
+    compiled: RunLayer | None = None
 
     def __init__(
         self,
@@ -111,8 +122,8 @@ class Stack(nn.Module):
         elif state is not None and state.cross:
             keys = state.cross[0][0].shape[2]
             seen = Visibility(Mask(key_valid=state.memory_valid), None, x.shape[1] * state.beams, keys, x.device)
-        again = self.checkpointing and self.training and state is None and torch.is_grad_enabled()
-        if again:
+        training = self.training and state is None and torch.is_grad_enabled()
+        if training and (self.checkpointing or self.compiled):
             _make_masks([*(view.seen for view in views.values()), *([] if seen is None else [seen])], x)
         aux: dict[str, Tensor] = {}
         for number, block in enumerate(self.blocks):
@@ -123,8 +134,11 @@ class Stack(nn.Module):
             elif seen is not None and memory is not None and block.cross_attention is not None:
                 cross = (*block.cross_attention.remember(memory.hidden), seen)
             view = views[block.self_attention.window]
-            if again:
-                x, sums = checkpoint(block, x, view, cross, use_reentrant=False, preserve_rng_state=True)
+            run = self.compiled if training and self.compiled else run_layer
+            if training and self.checkpointing:
+                x, sums = checkpoint(run, block, x, view, cross, use_reentrant=False, preserve_rng_state=True)
+            elif training:
+                x, sums = run(block, x, view, cross)
             else:
                 x, sums = block(x, view, cross, None if state is None else state.caches[number])
             aux = add_sums(aux, sums)
@@ -135,6 +149,8 @@ class Stack(nn.Module):
         queries, at, prefix = x.shape[1], cells.at, cells.prefix if self.causal else None
         if state is None:
             key_at, key_valid, offset = at, cells.valid, 0
+            if self.causal and cells.behind and prefix is None and (self.compiled or not x.is_cpu):
+                key_valid = None  # tokens do not see what is behind them: nothing but "causal" is fastest on a GPU
         else:
             key_at, key_valid, offset = state.key_at, state.key_valid, state.length - queries
             if prefix is not None:  # later keys are the new ones alone; the earlier are seen anyhow

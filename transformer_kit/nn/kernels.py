@@ -41,8 +41,14 @@ class Visibility:
         self.blind: Tensor | None = None  # (B|1, 1, T|1, 1) bool: queries that see nothing; None: there are none
         if self.visible is not None and mask.can_blind:
             blind = ~self.visible.any(-1, keepdim=True)
-            self.blind = blind if bool(blind.any()) else None
+            # On a GPU the look would wait for all work in hand; a mask over nothing costs less.
+            self.blind = blind if device.type != "cpu" or bool(blind.any()) else None
         self._additive: dict[torch.dtype, Tensor | None] = {}
+
+    @property
+    def additives(self) -> list[Tensor]:
+        """What `additive` has made so far."""
+        return [summand for summand in self._additive.values() if summand is not None]
 
     def additive(self, dtype: torch.dtype) -> Tensor | None:
         """Bias and mask as one summand of the scores, broadcastable to (B, H, T, S), made once per dtype.
@@ -93,7 +99,7 @@ def choose(q: Tensor, k: Tensor, v: Tensor, seen: Visibility, dropout: float) ->
     - In bfloat16 the fused backward pass is slow: plain is 10 times as fast at 12, 4 times at 64, twice at 256, and
       still 1.6 times at 1,024, where its (T, S) weights begin to fill the memory.
     """
-    if not q.is_cpu:
+    if not q.is_cpu or torch.compiler.is_compiling():
         return "fused"
     queries, keys, width = q.shape[-2], k.shape[-2], q.shape[-1]
     if dropout > 0 or width != v.shape[-1] or (seen.bias is not None and seen.bias.requires_grad):

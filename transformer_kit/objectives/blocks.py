@@ -31,12 +31,12 @@ def tokens_of(rows: Ragged, pad_id: int, document: Ragged | None = None) -> Toke
     cell = torch.arange(ids.shape[1]).expand(ids.shape)
     full = bool(valid.all())
     if document is None:
-        return Tokens(ids, valid, torch.where(valid, cell, 0), full)
+        return Tokens(ids, valid, torch.where(valid, cell, 0), full, behind=True)
     number, _ = block(document, -1)
     begins = torch.ones_like(valid)
     begins[:, 1:] = number[:, 1:] != number[:, :-1]
     since = torch.where(begins, cell, 0).cummax(dim=1).values if ids.shape[1] else cell
-    return Tokens(ids, valid, torch.where(valid, cell - since, 0), full, number)
+    return Tokens(ids, valid, torch.where(valid, cell - since, 0), full, number, behind=True)
 
 
 def part(rows: Ragged, begin: int, end: int) -> Ragged:

@@ -22,6 +22,7 @@ from transformer_kit.console import Progress
 from transformer_kit.errors import CheckpointError, Interrupted, RunError
 from transformer_kit.logs import get_logger
 from transformer_kit.training.checkpoint import MODEL, TRAINER, CheckpointStore
+from transformer_kit.training.compiling import Compiler
 from transformer_kit.training.ema import Ema
 from transformer_kit.training.optimizer import load_optimizer_state, optimizer_state
 from transformer_kit.training.options import TrainerOptions
@@ -103,7 +104,8 @@ class Trainer:
     ) -> None:
         self.model = model
         self.state = RunState()
-        self._step = Step(model, objective).to(precision.device)
+        self._compiler = Compiler() if options.compile else None
+        self._step = Step(model, objective, self._compiler).to(precision.device)
         watch = None if options.watch is None else Watch(model, options.watch)
         self._updater = Updater(self._step, optimizer, schedule, precision, options.clip_norm, seed, watch)
         ahead = batches_ahead(options.prefetch, precision.device)
@@ -158,6 +160,8 @@ class Trainer:
         state = self.state
         window = self._window(batches)
         outcome = self._updater.run(window, attempt=state.step + state.skipped, step=state.step + 1)
+        if self._compiler is not None:
+            self._compiler.report(state.step + 1)
         if outcome.finite:
             state.step += 1
             state.tokens += outcome.labels

@@ -209,6 +209,7 @@ class TrainerOptions:
         device: auto (CUDA, MPS or CPU), cpu, cuda, cuda:N or mps.
         threads: CPU threads of torch; null: those that a run began with, for a new one the cores that nobody else uses.
         precision: fp32, bf16 (autocast), or auto: bf16 where the hardware multiplies it.
+        compile: train through torch.compile, layer by layer; worth its start-up time on GPUs.
         activation_checkpointing: keep of each layer its input alone and run it a second time on the way back: less
             memory for a third more work, the same result to the bit.
         prefetch: batches that a thread makes ahead, 0 or more; null: 2 on CUDA, where they are copied to the GPU from
@@ -239,6 +240,7 @@ class TrainerOptions:
     device: str
     threads: int | None
     precision: str
+    compile: bool
     activation_checkpointing: bool
     prefetch: int | None
     accumulate_tokens: int | None

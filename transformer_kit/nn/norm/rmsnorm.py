@@ -27,6 +27,10 @@ class RMSNorm(Norm):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():  # a compiler fuses the formula
+            exact = x.to(torch.promote_types(x.dtype, torch.float32))
+            scale = (exact.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt()
+            return (exact * scale * self.weight).to(x.dtype)
         return _RMSNorm.apply(x, self.weight, self.eps)
 
 

@@ -53,6 +53,8 @@ class Rotary(Position):
         dtype = torch.promote_types(q.dtype, torch.float32)
         q_turns = self._turns(q_at, dtype)
         k_turns = q_turns if k_at is q_at else self._turns(k_at, dtype)
+        if torch.compiler.is_compiling():
+            return plainly_turned(q, *q_turns, self.layout), plainly_turned(k, *k_turns, self.layout)
         return _Turned.apply(q, *q_turns, self.layout), _Turned.apply(k, *k_turns, self.layout)
 
     def rates(self, device: torch.device) -> Tensor:
@@ -79,6 +81,15 @@ class _Turned(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         cos, sin = ctx.saved_tensors
         return turned(grads[0], cos, -sin, ctx.layout), None, None, None
+
+
+def plainly_turned(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
+    """`turned` as the formula says, for a compiler, which fuses it and derives it."""
+    exact = x.to(cos.dtype)
+    pairs = exact.unflatten(-1, (-1, 2)) if layout == "interleaved" else exact.unflatten(-1, (2, -1)).transpose(-1, -2)
+    a, b = pairs.unbind(-1)
+    both = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1 if layout == "interleaved" else -2)
+    return both.flatten(-2).to(x.dtype)
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
