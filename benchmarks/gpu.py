@@ -249,7 +249,9 @@ TRAINING = ["schedule=constant", "schedule.lr=1e-4", "schedule.warmup=0"]
 
 def measure_speed(size: str, mode: str) -> Callable[[Scale, Clock], Iterator[Row]]:
     def stage(scale: Scale, clock: Clock) -> Iterator[Row]:
-        batches = [batch.pinned() if scale.device.type == "cuda" else batch for batch in buckets(scale, scale.batches, 1)]
+        batches = [
+            batch.pinned() if scale.device.type == "cuda" else batch for batch in buckets(scale, scale.batches, 1)
+        ]
         plain = Run(scale, size, "eager")
         flops = [plain.flops(batch) for batch in batches]
         del plain
@@ -316,7 +318,10 @@ def run_all(scale: Scale, seconds: float) -> Iterator[Row]:
             for row in stage(scale, clock):
                 yield {"stage": name, **row}
         except Exception as error:  # a stage that fails must not lose the others
-            yield {"stage": name, "error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
+            yield {
+                "stage": name,
+                "error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+            }
         if scale.device.type == "cuda":
             torch.cuda.empty_cache()
         print(f"{name}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)

@@ -51,7 +51,9 @@ ACTIVATIONS = {
 def suits(x: Tensor, up: Tensor, activation: str) -> bool:
     """Whether the blocked way is the faster one for these inputs, and can compute them."""
     exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
-    return x.is_cpu and exact and torch.is_grad_enabled() and up.numel() <= _LARGEST and activation in ACTIVATIONS
+    if not (x.is_cpu and exact and torch.is_grad_enabled()) or torch.compiler.is_compiling():
+        return False
+    return up.numel() <= _LARGEST and activation in ACTIVATIONS
 
 
 def blocked_feed_forward(
