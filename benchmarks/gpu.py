@@ -4,7 +4,7 @@
     python benchmarks/gpu.py --device cpu --small    # the same stages in seconds, on a CPU
 
 - `peak`: a large bf16 matrix product, what utilisation is measured against.
-- `equal`: logits and gradients of every family against the same model on the CPU in fp32: in fp32 and under bf16 autocast.
+- `equal`: logits and gradients of every family, in fp32 and under bf16 autocast, against the same model on the CPU in fp32.
 - `speed`: updates (forward, backward, gradient norm, Adam) of `base` and `big` on batches of some 25,000 tokens, as
   written, compiled, and with activation checkpointing: target tokens/s, utilisation, peak memory.
 - `lengths`: how many graphs 200 batches of mixed lengths take when compiled.
