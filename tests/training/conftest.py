@@ -38,6 +38,7 @@ BASE = TrainerOptions(
     threads=None,
     precision="fp32",
     compile=False,
+    deterministic=False,
     activation_checkpointing=False,
     prefetch=None,
     accumulate_tokens=None,

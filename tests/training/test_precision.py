@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
 from transformer_kit.errors import RunError
-from transformer_kit.training.precision import resolve_device, resolve_precision
+from transformer_kit.training.precision import CUBLAS, determinism, resolve_device, resolve_precision
 
 CPU = torch.device("cpu")
 
@@ -44,3 +46,37 @@ def test_autocast(name, dtype):
     with resolve_precision(name, CPU).autocast():
         assert (torch.ones(3, 5) @ torch.ones(5, 7)).dtype == dtype
     assert (torch.ones(3, 5) @ torch.ones(5, 7)).dtype == torch.float32
+
+
+def modes():
+    cudnn = torch.backends.cudnn
+    enabled, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = torch.utils.deterministic.fill_uninitialized_memory
+    return enabled, warns, fill, cudnn.deterministic, cudnn.benchmark, os.environ.get(CUBLAS)
+
+
+def test_the_deterministic_mode_is_left_as_it_was_found(monkeypatch):
+    monkeypatch.delenv(CUBLAS, raising=False)
+    before = modes()
+    with determinism(False):
+        assert modes() == before
+    with determinism(True):
+        assert modes() == (True, False, False, True, False, ":4096:8")
+    assert modes() == before
+    monkeypatch.setenv(CUBLAS, ":16:8")
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    with pytest.raises(RuntimeError, match="does not have a deterministic implementation"), determinism(True):
+        torch.empty(4).put_(torch.tensor([0]), torch.ones(1), accumulate=False)
+    assert modes() == (*before[:4], True, ":16:8")
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_two_runs_are_equal_to_the_bit(make, on):
+    """On a CPU, with the same number of threads, in either mode."""
+    with determinism(on):
+        runs = [make(steps=12, folder=name) for name in ("one", "two")]
+        for run in runs:
+            run.trainer.fit()
+    one, two = runs
+    assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True))
+    assert one.tracker.of("train", "loss", "grad_norm") == two.tracker.of("train", "loss", "grad_norm")

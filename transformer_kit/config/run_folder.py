@@ -46,6 +46,7 @@ FREE_OF_RESULT = (
     "trainer.compile",
     "trainer.activation_checkpointing",
     "trainer.prefetch",
+    "trainer.deterministic",
     "trainer.log_every",
     "trainer.keep_last",
     "trainer.keep_best",

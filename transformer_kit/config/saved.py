@@ -51,6 +51,7 @@ ADDED: dict[int, dict[str, Any]] = {
         "optimizer.decay_rate": None,
         "optimizer.clip_update": None,
         "optimizer.least_scale": None,
+        "trainer.deterministic": False,
     },
 }
 """Options that came after a format: the values with which nothing changes. Set only where the options around exist."""

@@ -40,11 +40,13 @@ from transformer_kit.training.average import VALIDATED, final_weights
 from transformer_kit.training.checkpoint import MODEL
 from transformer_kit.training.files import sha256
 from transformer_kit.training.loop import Summary, Trainer
+from transformer_kit.training.memory import peak_memory
 from transformer_kit.training.optimizer import build_optimizer
-from transformer_kit.training.precision import Precision, resolve_device, resolve_precision
+from transformer_kit.training.precision import Precision, determinism, resolve_device, resolve_precision
 from transformer_kit.training.schedule import build_schedule
 from transformer_kit.training.state import Budget, RunState
 from transformer_kit.training.threads import lent_threads
+from transformer_kit.training.throughput import product_rate
 from transformer_kit.training.tracker import METRICS_FILE, Jsonl
 from transformer_kit.training.weights import fill, load_model, save_tensors
 
@@ -52,6 +54,7 @@ log = get_logger(__name__)
 
 LOG_FILE = "train.log"
 HYPOTHESES = "validation.hypotheses"  # translations of the validation data by the final model
+LEAST_SECONDS = 5.0  # of updates, before their speed is set beside a matrix product's
 SAMPLES = {"pairs": "pairs", "documents": "documents", "labels": "examples"}
 
 
@@ -89,7 +92,8 @@ def train(config: Config, progress: Progress) -> Trained:
         handler = logs.add_file(run.path / LOG_FILE)
         try:
             log.info("run %s%s", run.path, " (going on)" if run.resumed else "")
-            with lent_threads(config.trainer.threads, read_environment(run.path).get("threads")):
+            recorded = read_environment(run.path).get("threads")
+            with determinism(config.trainer.deterministic), lent_threads(config.trainer.threads, recorded):
                 result = _train(run, progress)
         except (Interrupted, KeyboardInterrupt):
             raise
@@ -164,6 +168,7 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     result = _result(summary, parameters, kind, steps, sha256(run.path / MODEL), scores, precision)
     if config.trainer.overfit_batch:
         result["overfit"] = asdict(judge(summary.scores["loss"], objective.floor(model), summary.step))
+    result |= _utilisation(summary, precision)
     run.write_result(result)
     return result
 
@@ -198,6 +203,24 @@ def _record_start(run: RunFolder, prepared: Prepared, precision: Precision) -> N
         prepared.tokenizers.save(made)
     facts = describe(prepared, precision)
     write_text(run.path / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
+
+
+def _utilisation(summary: Summary, precision: Precision) -> dict[str, Any]:
+    """Peak memory, and the share of a matrix product's rate that the model's own operations reached.
+
+    The rate is measured here and now, for a moment; a session of few updates says nothing and measures nothing.
+    """
+    facts: dict[str, Any] = {"peak_memory": peak_memory(precision.device), "product_rate": None, "mfu": None}
+    if summary.flops_per_token is not None and summary.update_seconds >= LEAST_SECONDS:
+        facts["product_rate"] = product_rate(precision)
+        facts["mfu"] = summary.flops_per_token * summary.tokens_per_second / facts["product_rate"]
+        log.info(
+            "%.4g MFLOP a target token: %.1f %% of the %.4g GFLOP/s of a matrix product",
+            summary.flops_per_token / 1e6,
+            100 * facts["mfu"],
+            facts["product_rate"] / 1e9,
+        )
+    return facts
 
 
 def _result(

@@ -33,6 +33,7 @@ from transformer_kit.training.signals import StopFlag
 from transformer_kit.training.state import Budget, Interval, RunState
 from transformer_kit.training.step import Step
 from transformer_kit.training.threads import Cores, Crowding
+from transformer_kit.training.throughput import Work
 from transformer_kit.training.tracker import Tracker, Trackers
 from transformer_kit.training.update import Updater
 from transformer_kit.training.watch import Watch
@@ -49,6 +50,9 @@ class Summary:
         reason: steps, tokens, epochs, minutes or patience.
         seconds: wall-clock time of all sessions.
         tokens_per_second: target tokens of this session by the time spent in updates.
+        update_seconds: this time.
+        padding_efficiency: the share of this session's cells that were no padding; None without updates.
+        flops_per_token: operations of its matrix products for a target token (`models/flops.py`); None: not known.
         skipped: updates whose gradient was not finite.
         oom_splits: batches that were halved because memory ran out.
         scores: the last validation.
@@ -61,6 +65,9 @@ class Summary:
     epochs: int
     seconds: float
     tokens_per_second: float
+    update_seconds: float
+    padding_efficiency: float | None
+    flops_per_token: float | None
     skipped: int
     oom_splits: int
     scores: Mapping[str, float]
@@ -124,6 +131,7 @@ class Trainer:
         self._saved: tuple[int, int] | None = None  # step and last validated step of the newest checkpoint
         self._began = 0.0
         self._session = Interval()
+        self._work = Work(model)
         self._crowding = Crowding(Cores.here()) if precision.device.type == "cpu" else None
 
     def fit(self) -> Summary:
@@ -175,6 +183,8 @@ class Trainer:
         self._count_splits(outcome.splits)
         for batch in window:
             state.interval.count(batch)
+            self._session.count(batch)
+            self._work.add(batch)
         for interval in (state.interval, self._session):
             interval.seconds += time.perf_counter() - began
         state.seconds = time.monotonic() - self._began
@@ -353,6 +363,9 @@ class Trainer:
             epochs=self._stream.epoch,
             seconds=state.seconds,
             tokens_per_second=session.labels / session.seconds if session.seconds else 0.0,
+            update_seconds=session.seconds,
+            padding_efficiency=session.real / session.cells if session.cells else None,
+            flops_per_token=self._work.flops_per_token,
             skipped=state.skipped,
             oom_splits=state.oom_splits,
             scores=self._scores,

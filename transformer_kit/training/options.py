@@ -210,6 +210,8 @@ class TrainerOptions:
         threads: CPU threads of torch; null: those that a run began with, for a new one the cores that nobody else uses.
         precision: fp32, bf16 (autocast), or auto: bf16 where the hardware multiplies it.
         compile: train through torch.compile, layer by layer; worth its start-up time on GPUs.
+        deterministic: only operations that give the same bits each time, and an error where there is none such; see
+            `training/precision.py`.
         activation_checkpointing: keep of each layer its input alone and run it a second time on the way back: less
             memory for a third more work, the same result to the bit.
         prefetch: batches that a thread makes ahead, 0 or more; null: 2 on CUDA, where they are copied to the GPU from
@@ -241,6 +243,7 @@ class TrainerOptions:
     threads: int | None
     precision: str
     compile: bool
+    deterministic: bool
     activation_checkpointing: bool
     prefetch: int | None
     accumulate_tokens: int | None
@@ -261,7 +264,7 @@ class TrainerOptions:
     overfit_batch: bool
 
     def problems(self) -> Problems:
-        found = _one_of("precision", self.precision, PRECISIONS) + _one_of("final", self.final, FINALS)
+        found = self._precision_problems() + _one_of("final", self.final, FINALS)
         found += _one_of("best_metric", self.best_metric, tuple(METRICS))
         found += [(f"average.{key}", message) for key, message in self.average.problems()]
         found += [(f"validation.{key}", message) for key, message in self.validation.problems()]
@@ -274,6 +277,12 @@ class TrainerOptions:
         found += _at_least(0, keep_best=self.keep_best, prefetch=self.prefetch)
         found += _positive(minutes=self.minutes, clip_norm=self.clip_norm)
         return found + self._device_problems() + self._conflicts()
+
+    def _precision_problems(self) -> Problems:
+        if self.precision in ("fp16", "float16", "half"):
+            why = "there is no loss scaling, without which its small gradients become 0; take bf16, which needs none"
+            return [("precision", f"fp16 is not offered: {why}, or fp32")]
+        return _one_of("precision", self.precision, PRECISIONS)
 
     def _device_problems(self) -> Problems:
         kind, _, index = self.device.partition(":")

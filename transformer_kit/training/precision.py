@@ -1,9 +1,10 @@
-"""Which device computes, and in which number format."""
+"""Which device computes, in which number format, and whether it may choose operations that differ from run to run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -73,3 +74,38 @@ def _multiplies_bf16(device: torch.device) -> tuple[bool, str]:
                 return True, f"this CPU multiplies bf16 ({what})"
         return False, "this CPU has neither AMX nor AVX512-BF16"
     return False, f"{device.type} runs in fp32"
+
+
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+
+
+@contextmanager
+def determinism(on: bool) -> Iterator[None]:
+    """Where `on`, let torch take only operations that give the same bits each time; afterwards all is as before.
+
+    - On a CPU two runs with the same number of threads are equal to the bit with or without it.
+    - On a GPU of one kind, with one version of torch and CUDA, it makes them so, and slower: sums by atomic addition,
+      the search for the fastest convolution and cuBLAS's free choice of workspaces are off.
+    - An operation that exists in no such form raises RuntimeError, which names it.
+
+    Between devices, versions or numbers of threads nothing is promised.
+    """
+    if not on:
+        yield
+        return
+    cudnn = torch.backends.cudnn
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    flags, workspace = (cudnn.deterministic, cudnn.benchmark), os.environ.get(CUBLAS)
+    fill = torch.utils.deterministic.fill_uninitialized_memory
+    try:
+        os.environ.setdefault(CUBLAS, ":4096:8")  # read when cuBLAS starts
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # a help against bugs, which costs time
+        cudnn.deterministic, cudnn.benchmark = True, False
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.utils.deterministic.fill_uninitialized_memory = fill
+        cudnn.deterministic, cudnn.benchmark = flags
+        if workspace is None:
+            os.environ.pop(CUBLAS, None)
