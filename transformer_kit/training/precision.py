@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -96,16 +97,17 @@ def determinism(on: bool) -> Iterator[None]:
     cudnn = torch.backends.cudnn
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     flags, workspace = (cudnn.deterministic, cudnn.benchmark), os.environ.get(CUBLAS)
-    fill = torch.utils.deterministic.fill_uninitialized_memory
+    filling: Any = torch.utils.deterministic
+    fill = filling.fill_uninitialized_memory
     try:
         os.environ.setdefault(CUBLAS, ":4096:8")  # read when cuBLAS starts
         torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # a help against bugs, which costs time
+        filling.fill_uninitialized_memory = False  # a help against bugs, which costs time
         cudnn.deterministic, cudnn.benchmark = True, False
         yield
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.utils.deterministic.fill_uninitialized_memory = fill
+        filling.fill_uninitialized_memory = fill
         cudnn.deterministic, cudnn.benchmark = flags
         if workspace is None:
             os.environ.pop(CUBLAS, None)
