@@ -158,7 +158,9 @@ def test_additive_is_made_once_per_type_and_shared() -> None:
     assert Visibility(Mask(), None, T, T, CPU).additive(torch.float32) is None
 
 
-def test_auto_chooses_by_shape() -> None:
+def test_auto_chooses_by_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+
     def chosen(queries: int, keys: int, width: int, dtype: torch.dtype, dropout: float = 0.0, values: int = 0) -> str:
         q, k = torch.empty(1, 2, queries, width, dtype=dtype), torch.empty(1, 2, keys, width, dtype=dtype)
         v = torch.empty(1, 2, keys, values or width, dtype=dtype)
@@ -174,3 +176,7 @@ def test_auto_chooses_by_shape() -> None:
     bias = torch.zeros(1, 2, 128, 128, requires_grad=True)
     x = torch.empty(1, 2, 128, 32)
     assert choose(x, x, x, Visibility(Mask(), bias, 128, 128, CPU), 0.0) == "plain"
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert chosen(128, 128, 32, torch.float32) == "plain"
+    assert chosen(192, 192, 32, torch.float32) == "fused"
+    assert chosen(1, 2**15, 64, torch.float32) == "plain"
