@@ -7,6 +7,7 @@ bash splits words at `=` and `:`, so its function compares whole words and hands
 
 from __future__ import annotations
 
+import importlib
 import json
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -99,8 +100,8 @@ def candidates(line: str) -> list[str]:
         return _starting([f"{shell.value} " for shell in Shell], word)
     if word.startswith("-"):
         return _starting([f"{name} " for name in _options(command)], word)
-    if given and given[-1].startswith("-"):  # the value of an option: files, which the shell knows
-        return []
+    if given and given[-1].startswith("-"):  # the value of an option: a closed choice, or files, which the shell knows
+        return _starting([f"{value} " for value in _choices(command, given[-1])], word)
     if command in OVERRIDDEN:
         return _overrides(OVERRIDDEN[command], given, word, sweep=command in SWEEPS)
     if command in FROM_RUN:
@@ -131,6 +132,30 @@ def _options(command: str) -> list[str]:
     if command not in found:
         return []
     return ["--help", *(name for option in found[command].params for name in option.opts if name.startswith("--"))]
+
+
+def _choices(command: str, name: str) -> list[str]:
+    """The values of an option that takes a closed choice."""
+    from transformer_kit.cli.app import COMMANDS
+
+    if command not in COMMANDS:
+        return []
+    word = command.replace("-", "_")
+    function = getattr(importlib.import_module(f"transformer_kit.cli.{word}"), word)
+    for hint in get_type_hints(function, include_extras=True).values():
+        kind, *rest = get_args(hint) or (None,)
+        # Typer keeps the first name of an annotated option where a default would stand
+        names = [
+            each
+            for info in rest
+            for each in (getattr(info, "default", None), *(getattr(info, "param_decls", None) or ()))
+        ]
+        if name in names:
+            members = [
+                each for each in (get_args(kind) or (kind,)) if isinstance(each, type) and issubclass(each, Enum)
+            ]
+            return [str(value.value) for member in members for value in member]
+    return []
 
 
 def _overrides(

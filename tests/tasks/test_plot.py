@@ -108,6 +108,8 @@ def test_seeds_are_one_band(tmp_path: Path) -> None:
     (other / "config.yaml").write_text("format: 3\nseed: 1\nmodel: {d_model: 7}\n")
     found = chart(read_runs([*folders, other]), "steps", ["loss"], seeds=True)
     assert found.labels == ["s1 and 2 more", "other"]
+    named = read_runs([*folders, other], ["base"] * 3 + ["wide"])
+    assert chart(named, "steps", ["loss"], seeds=True).labels == ["base", "wide"]
     train = found.panels[0].curves[0]
     assert train.y == pytest.approx([loss + 3 for loss in LOSSES])
     assert train.low == pytest.approx([loss + 1 for loss in LOSSES])

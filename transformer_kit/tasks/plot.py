@@ -253,7 +253,9 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _group_label(group: Sequence[Run]) -> str:
-    return group[0].label if len(group) == 1 else f"{group[0].name} and {len(group) - 1} more"
+    if len({run.name for run in group}) == 1:  # one run, or the same label for each
+        return group[0].label
+    return f"{group[0].name} and {len(group) - 1} more"
 
 
 def _depth(module: str) -> tuple[int, str, int, int]:
