@@ -192,3 +192,17 @@ def test_a_swapped_tokenizer_is_refused(tmp_path: Path, run_config: Make, traine
         load(run.folder)
     with pytest.raises(DataError, match="tokenizer"):
         train(run_config(tmp_path, *quick, "trainer.steps=4"), NoProgress())
+
+
+def test_watching_norms_changes_nothing(tmp_path: Path, run_config: Make) -> None:
+    """With dropout, accumulation, and layers that run again on the way back."""
+    quick = [*STOCHASTIC, "trainer.steps=4", "trainer.validation.bleu=null", "trainer.activation_checkpointing=true"]
+    plain = train(run_config(tmp_path, "run.name=plain", *quick), NoProgress())
+    watched = train(run_config(tmp_path, "run.name=watched", "trainer.watch=2", *quick), NoProgress())
+    found = rows(watched.folder)
+    assert [row for row in found if row["kind"] != "norms"] == rows(plain.folder)
+    assert watched.result["model"]["sha256"] == plain.result["model"]["sha256"]
+    norms = [row for row in found if row["kind"] == "norms"]
+    assert [row["step"] for row in norms] == [2, 4]
+    assert {"activation/encoder.blocks.0", "gradient/decoder.blocks.1", "update/source_embedding"} <= norms[0].keys()
+    assert all(0 < value < 1e4 for name, value in norms[0].items() if "/" in name)
