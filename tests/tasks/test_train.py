@@ -15,8 +15,10 @@ from transformer_kit.config.schema import Config
 from transformer_kit.console import NoProgress
 from transformer_kit.data.tokenizer import Tokenizers
 from transformer_kit.errors import CheckpointError, ConfigError, DataError, RunError
-from transformer_kit.tasks.load import load
+from transformer_kit.tasks.load import load, read_environment
+from transformer_kit.tasks.tokenize import tokenize
 from transformer_kit.tasks.train import Trained, train
+from transformer_kit.training import budget
 
 Make = Callable[..., Config]
 STOCHASTIC = [
@@ -206,3 +208,28 @@ def test_watching_norms_changes_nothing(tmp_path: Path, run_config: Make) -> Non
     assert [row["step"] for row in norms] == [2, 4]
     assert {"activation/encoder.blocks.0", "gradient/decoder.blocks.1", "update/source_embedding"} <= norms[0].keys()
     assert all(0 < value < 1e4 for name, value in norms[0].items() if "/" in name)
+
+
+def test_a_budget_fitted_to_memory_is_kept(tmp_path: Path, run_config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is that of the number, to the bit; a resume takes the number that it began with."""
+    quick = ["trainer.validation.bleu=null", "data.batch.tokens=auto"]
+    monkeypatch.setattr(budget, "MULTIPLE", 10)
+    monkeypatch.setattr(budget, "MOST", 150)
+    monkeypatch.setattr(budget, "available_memory", lambda device: 10**12)
+    first = train(run_config(tmp_path, "run.name=auto", "trainer.steps=3", *quick), NoProgress())
+    assert read_environment(first.folder)["batch_tokens"] == 150
+    monkeypatch.setattr(budget, "MOST", 90)
+    train(run_config(tmp_path, "run.name=auto", "trainer.steps=6", *quick), NoProgress())
+    number = [*quick[:1], "data.batch.tokens=150"]
+    other = train(run_config(tmp_path, "run.name=number", "trainer.steps=6", *number), NoProgress())
+    one, two = (load_file(run.folder / "model.safetensors") for run in (first, other))
+    assert all(torch.equal(one[name], two[name]) for name in two)
+    assert load(first.folder).config.data.batch.tokens == 150
+    assert run_config(tmp_path, *quick).data.batch.tokens == "auto"
+
+
+def test_a_budget_is_a_number_or_auto(tmp_path: Path, run_config: Make) -> None:
+    with pytest.raises(ConfigError, match=r"data\.batch\.tokens: expected an integer or auto, got 'much'"):
+        run_config(tmp_path, "data.batch.tokens=much")
+    with pytest.raises(ConfigError, match=r"data\.batch\.tokens: auto is measured when a training begins"):
+        tokenize(run_config(tmp_path, "data.batch.tokens=auto"))

@@ -193,6 +193,8 @@ def _one_of(data: Any, valid: list[str]) -> str:
 def _name(kind: Any) -> str:
     names = {int: "an integer", float: "a number", bool: "true or false", str: "text", Path: "a path"}
     origin = typing.get_origin(kind)
+    if origin is Literal:
+        return " or ".join(str(arg) for arg in typing.get_args(kind))
     return names.get(kind, "a list" if origin is list else getattr(kind, "__name__", str(kind)))
 
 

@@ -70,9 +70,9 @@ class BucketStream(ABC, Generic[Pool]):
         self._quotas = quotas(sizes, np.array(weights), temperature)
         self.epoch = self._pool = self._next = self._batch = 0
         self.over_budget = 0
-        long = sum(int((one + extra > options.tokens).sum()) for one in lengths)
+        long = sum(int((one + extra > options.budget).sum()) for one in lengths)
         counted = (
-            f"{long:,} of {sizes.sum():,} training {self.noun} are longer than data.batch.tokens={options.tokens:,}"
+            f"{long:,} of {sizes.sum():,} training {self.noun} are longer than data.batch.tokens={options.budget:,}"
         )
         if long == sizes.sum():
             raise DataError(f"{counted}: 0 {self.noun} left; raise data.batch.tokens")
@@ -167,9 +167,9 @@ class BucketStream(ABC, Generic[Pool]):
         # Spans of batches in shuffled order, and the order of rows that they cut.
         costs = np.maximum(one, other) + self._extra
         by = by_length(one, other)
-        by = by[costs[by] <= self.options.tokens]
+        by = by[costs[by] <= self.options.budget]
         if self._next == 0:
             self.over_budget += len(one) - len(by)
-        spans = cut(costs[by], self.options.tokens)
+        spans = cut(costs[by], self.options.budget)
         shuffled = self._random(SHUFFLE, self.epoch, self._pool).permutation(len(spans))
         return [spans[number] for number in shuffled], by

@@ -90,17 +90,24 @@ class BatchOptions:
     """How rows become batches.
 
     Attributes:
-        tokens: rows × the longest side of the batch (with BOS or EOS, padding counted) is at most this.
+        tokens: rows × the longest side of the batch (with BOS or EOS, padding counted) is at most this; `auto`: what
+            the memory holds when a run begins (`training/budget.py`).
         pool: how many shuffled rows are sorted by length together; more means less padding and coarser shuffling.
             Packed blocks are of one length and need none.
     """
 
-    tokens: int
+    tokens: int | Literal["auto"]
     pool: int
+
+    @property
+    def budget(self) -> int:
+        """`tokens` as the number that it is by the time batches are made."""
+        assert isinstance(self.tokens, int), "auto has become a number before"
+        return self.tokens
 
     def problems(self) -> Problems:
         found: Problems = []
-        if self.tokens < 2:
+        if isinstance(self.tokens, int) and self.tokens < 2:
             found.append(("tokens", f"must be at least 2, not {self.tokens}"))
         if self.pool < 1:
             found.append(("pool", f"must be at least 1, not {self.pool}"))
@@ -363,7 +370,9 @@ def _workers(workers: int) -> Problems:
 
 
 def _room(batch: BatchOptions, key: str, length: int) -> Problems:
-    return [("batch.tokens", f"must be at least {key} ({length}), not {batch.tokens}")] if batch.tokens < length else []
+    if not isinstance(batch.tokens, int) or batch.tokens >= length:
+        return []
+    return [("batch.tokens", f"must be at least {key} ({length}), not {batch.tokens}")]
 
 
 def under(key: str, found: Problems) -> Problems:

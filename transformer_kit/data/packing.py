@@ -112,7 +112,7 @@ class PackedStream:
         self._bases = np.concatenate(([0], np.cumsum(sizes + 1)))  # the first sample id of each corpus
         self._sizes = sizes.tolist()
         self._quotas = quotas(sizes, np.array([one.weight for one in corpora]), data.temperature).tolist()
-        self._rows = data.batch.tokens // data.length
+        self._rows = data.batch.budget // data.length
         self.epoch = self._batch = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def packed_validation(dataset: DocumentDataset, data: DocumentsOptions, length: 
     """
     check_stream(dataset)
     stream = Pass.straight(dataset.ids, length)
-    rows = data.batch.tokens // length
+    rows = data.batch.budget // length
     for start in range(0, len(stream), rows):
         numbers = np.arange(start, min(start + rows, len(stream)))
         ids, document = stream.blocks(numbers)

@@ -104,11 +104,11 @@ def report(prepared: Prepared) -> Report:
     form = form_of(data)
     sides = form.languages if data.kind == "pairs" else list(form.texts) if len(form.texts) > 1 else ["text"]
     corpora = [CorpusReport(split, dataset, _padding(dataset, data)) for split, dataset in splits]
-    return Report(corpora, data.kind, form.noun, data.batch.tokens, sides)
+    return Report(corpora, data.kind, form.noun, data.batch.budget, sides)
 
 
 def _padding(dataset: Dataset, data: DataOptions) -> Padding:
-    tokens = data.batch.tokens
+    tokens = data.batch.budget
     if isinstance(dataset, ParallelDataset):
         return padding(dataset.source_lengths, dataset.target_lengths, tokens)
     if isinstance(dataset, LabelDataset):

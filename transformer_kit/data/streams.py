@@ -71,17 +71,31 @@ def validation_batches(
         max_length: the most tokens of a row that the model takes; longer rows are cut (documents: into more rows).
     """
     if data.kind == "pairs":
-        yield from eval_batches(dataset, data.batch.tokens, max_length)
+        yield from eval_batches(dataset, data.batch.budget, max_length)
         return
     longest = data.max_length if data.kind == "labels" else data.length
     longest = longest if max_length is None else min(longest, max_length)
     if data.kind == "labels":
-        rows: Iterator[TextRows | LabelRows] = _labelled(dataset, data.batch.tokens, longest)
+        rows: Iterator[TextRows | LabelRows] = _labelled(dataset, data.batch.budget, longest)
     elif data.pack:
         rows = packed_validation(dataset, data, longest)
     else:
-        rows = _pieces(dataset, data.batch.tokens, longest)
+        rows = _pieces(dataset, data.batch.budget, longest)
     yield from map(collate, rows)
+
+
+def longest_row(prepared: Prepared) -> int:
+    """The most tokens of a training row, BOS or EOS included: no smaller budget takes every row."""
+    data = prepared.data
+    if data.kind == "labels":
+        return data.max_length
+    if data.kind == "documents":
+        return data.length
+    longest = [
+        max(int(side.max(initial=0)) for side in (one.dataset.source_lengths, one.dataset.target_lengths))
+        for one in prepared.train
+    ]
+    return max(longest) + 1
 
 
 class PieceStream(BucketStream[Ragged]):

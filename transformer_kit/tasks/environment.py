@@ -13,7 +13,7 @@ import torch
 
 import transformer_kit
 from transformer_kit.data.prepare import Prepared, fingerprints
-from transformer_kit.tasks.load import TOKENIZER
+from transformer_kit.tasks.load import BATCH_TOKENS, TOKENIZER
 from transformer_kit.training.precision import Precision
 
 PACKAGES = (
@@ -43,6 +43,7 @@ def describe(prepared: Prepared, precision: Precision) -> dict[str, Any]:
         "device": str(precision.device),
         "precision": precision.name,
         "threads": torch.get_num_threads(),
+        BATCH_TOKENS: prepared.data.batch.budget,
     }
 
 

@@ -113,7 +113,7 @@ def _corpora(loaded: Loaded, files: Sequence[Path] | None, split: str) -> list[T
 
 def _batches(loaded: Loaded, data: DocumentsOptions, ids: Ragged, stride: int | None) -> tuple[Iterator[Batch], str]:
     """What is predicted, and from what, in words."""
-    length, budget, objective = min(data.length, model_limit(loaded.config)), data.batch.tokens, loaded.objective
+    length, budget, objective = min(data.length, model_limit(loaded.config)), data.batch.budget, loaded.objective
     if not isinstance(objective, CausalLM):
         if stride is not None:
             raise ConfigError("--stride is for causal models; this one predicts what its objective hides")

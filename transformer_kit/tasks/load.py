@@ -28,6 +28,9 @@ from transformer_kit.training.weights import load_model
 
 log = get_logger(__name__)
 
+BATCH_TOKENS = "batch_tokens"  # in the environment: what data.batch.tokens=auto became
+FALLBACK_TOKENS = 4096  # for the batches of other commands, where a run has not recorded it
+
 CHECKPOINTS = "checkpoints"
 TOKENIZER = "tokenizer"
 
@@ -75,6 +78,8 @@ def load(run: str | Path, overrides: Sequence[str] = (), checkpoint: str | None 
     if tokenizers is None:
         raise RunError(f"{folder} has no tokenizer yet: its training has not started; run the same `tkit train` again")
     labels = run_labels(folder)
+    if config.data.batch.tokens == "auto":
+        config.data.batch.tokens = read_environment(folder).get(BATCH_TOKENS, FALLBACK_TOKENS)
     model, objective = assemble(config, tokenizers, labels)
     weights = run_weights(folder, config, checkpoint)
     load_model(weights, model)

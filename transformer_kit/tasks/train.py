@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,20 +12,23 @@ from typing import Any
 import torch
 
 from transformer_kit import logs
+from transformer_kit.batch import Batch
 from transformer_kit.config.build import count_parameters
 from transformer_kit.config.run_folder import ENVIRONMENT, LABELS, RunFolder, open_run, write_text
 from transformer_kit.config.schema import Config
 from transformer_kit.console import Progress
 from transformer_kit.data.folders import new_folder
 from transformer_kit.data.prepare import Prepared, prepare
-from transformer_kit.data.streams import Stream, training_stream
+from transformer_kit.data.streams import Stream, longest_row, training_stream
 from transformer_kit.errors import ConfigError, Interrupted, RunError
 from transformer_kit.logs import get_logger
+from transformer_kit.models.base import Model
 from transformer_kit.models.stack import checkpoint_activations
 from transformer_kit.objectives.base import Objective
 from transformer_kit.tasks.environment import describe
 from transformer_kit.tasks.initial import freeze, start_from
 from transformer_kit.tasks.load import (
+    BATCH_TOKENS,
     TOKENIZER,
     assemble,
     checkpoints,
@@ -37,6 +40,7 @@ from transformer_kit.tasks.overfit import BatchValidation, OneBatch, for_one_bat
 from transformer_kit.tasks.validate import Validation
 from transformer_kit.training.allocator import keep_freed_memory
 from transformer_kit.training.average import VALIDATED, final_weights
+from transformer_kit.training.budget import auto_tokens
 from transformer_kit.training.checkpoint import MODEL
 from transformer_kit.training.files import sha256
 from transformer_kit.training.loop import Summary, Trainer
@@ -45,6 +49,7 @@ from transformer_kit.training.optimizer import build_optimizer
 from transformer_kit.training.precision import Precision, determinism, resolve_device, resolve_precision
 from transformer_kit.training.schedule import build_schedule
 from transformer_kit.training.state import Budget, RunState
+from transformer_kit.training.step import Step
 from transformer_kit.training.threads import lent_threads
 from transformer_kit.training.throughput import product_rate
 from transformer_kit.training.tracker import METRICS_FILE, Jsonl
@@ -126,12 +131,13 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     precision = resolve_precision(config.trainer.precision, resolve_device(config.trainer.device))
     samples = f"{sum(len(corpus.dataset) for corpus in prepared.train):,}"
     log.info("%s parameters, %s training %s", f"{parameters:,}", samples, SAMPLES[config.data.kind])
+    checkpoint_activations(model, config.trainer.activation_checkpointing)
+    prepared = _with_budget(run, prepared, model, objective, precision)
     stream, validate = _material(config, prepared, objective)
     store = checkpoints(run.path, config)
     if config.init.from_ is not None and store.latest_good() is None:
         start_from(Path(config.init.from_), model)
     freeze(model, config.init.freeze)
-    checkpoint_activations(model, config.trainer.activation_checkpointing)
     _record_start(run, prepared, precision)  # from here on the run has begun
     if run.changed:
         if (latest := store.latest_good()) is not None:
@@ -184,6 +190,31 @@ def _material(
     rows, labels = one.batch.labels.shape[0], one.batch.num_labels
     log.info("trainer.overfit_batch: training and validating on one batch of %d rows, %d labels", rows, labels)
     return one, BatchValidation(one.batch, objective)
+
+
+def _with_budget(
+    run: RunFolder, prepared: Prepared, model: Model, objective: Objective, precision: Precision
+) -> Prepared:
+    """The data with a number for `data.batch.tokens`: where it is `auto`, the one that the run began with, or a fit.
+
+    Raises:
+        RunError: the memory is too small.
+    """
+
+    def under(tokens: int) -> Prepared:
+        data = prepared.data
+        return replace(prepared, data=replace(data, batch=replace(data.batch, tokens=tokens)))
+
+    def batches(tokens: int) -> Iterator[Batch]:
+        return iter(training_stream(under(tokens), seed=run.config.seed, collate=objective.collate))
+
+    if prepared.data.batch.tokens != "auto":
+        return prepared
+    tokens = read_environment(run.path).get(BATCH_TOKENS)
+    if tokens is None:
+        step = Step(model, objective).to(precision.device).train()
+        tokens = auto_tokens(step, batches, precision, longest_row(prepared))
+    return under(tokens)
 
 
 def _record_start(run: RunFolder, prepared: Prepared, precision: Precision) -> None:
