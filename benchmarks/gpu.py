@@ -4,7 +4,7 @@
     python benchmarks/gpu.py --device cpu --small    # the same stages in seconds, on a CPU
 
 - `peak`: a large bf16 matrix product, what utilisation is measured against.
-- `equal`: logits and gradients of every family, in fp32 and under bf16 autocast, against the same model on the CPU in fp32.
+- `equal`: logits and gradients of every family, in fp32 and under bf16 autocast, beside those of the CPU in fp32.
 - `speed`: updates (forward, backward, gradient norm, Adam) of `base` and `big` on batches of some 25,000 tokens, as
   written, compiled, and with activation checkpointing: target tokens/s, utilisation, peak memory.
 - `lengths`: how many graphs 200 batches of mixed lengths take when compiled.
@@ -43,7 +43,7 @@ from transformer_kit.training.update import Updater
 Row = dict[str, Any]
 DATA = {
     "pairs": ["data.train=[{source: x, target: y}]", "data.valid=[{source: x, target: y}]"],
-    "documents": ["data=documents", "data.train=[{text: x}]", "data.valid=[{text: x}]"],
+    "documents": ["data=text", "data.train=[{text: x}]", "data.valid=[{text: x}]"],
     "labels": ["data=labels", "data.train=[{tsv: x}]", "data.valid=[{tsv: x}]"],
 }
 NO_DROPOUT = "model.dropout={embedding: 0.0, residual: 0.0, attention: 0.0, feedforward: 0.0}"
@@ -62,7 +62,11 @@ FAMILIES: dict[str, tuple[list[str], list[str], str]] = {
         ONE,
         "documents",
     ),
-    "bert": (["model=encoder_only", "model/position=learned", "objective=masked_lm"], READER, "documents"),
+    "bert": (
+        ["model=encoder_only", "model/position=learned", "objective=masked_lm", "model/head=mlm"],
+        READER,
+        "documents",
+    ),
     "classifier": (["model=encoder_only", "model/position=learned", "objective=classification"], READER, "labels"),
 }
 SPECIALS = replace(ANY_SPECIALS, mask=ANY_SPECIALS.unk if ANY_SPECIALS.mask is None else ANY_SPECIALS.mask)

@@ -55,7 +55,7 @@ def test_batches_keep_the_budget_and_differ_in_length(gpu: ModuleType):
 @pytest.mark.slow
 def test_all_stages_run_small_on_a_cpu(gpu: ModuleType, capsys: pytest.CaptureFixture[str]):
     torch._dynamo.reset()
-    code = gpu.main(["--device", "cpu", "--small"])
+    code = gpu.main(["--device", "cpu", "--small", "--seconds", "3000"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row for row in rows if "error" in row or row.get("ok") is False] == []
     assert code == 0
@@ -64,4 +64,4 @@ def test_all_stages_run_small_on_a_cpu(gpu: ModuleType, capsys: pytest.CaptureFi
     assert all(row["gradients"] == 0 for row in equal if row["precision"] == "fp32")
     assert {row["mode"] for row in rows if "mode" in row} == {"eager", "compiled", "checkpointed"}
     assert rows[-1]["stage"] == "lengths"
-    assert rows[-1]["recompilations"] <= 1
+    assert rows[-1]["recompilations"] <= 2  # a batch of one row takes graphs of its own
