@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transformer_kit.nn.dropout import dropout as fast_dropout
+from transformer_kit.nn.dropout import dropout as drop
 from transformer_kit.nn.mask import Mask
 
 Kernel = Literal["auto", "fused", "plain", "reference"]
@@ -114,19 +114,20 @@ def choose(q: Tensor, k: Tensor, v: Tensor, seen: Visibility, dropout: float) ->
 def _reference(q: Tensor, k: Tensor, v: Tensor, seen: Visibility, scale: float, dropout: float) -> Tensor:
     dtype = torch.promote_types(q.dtype, torch.float32)
     group = q.shape[1] // k.shape[1]
-    keys = k.to(dtype).repeat_interleave(group, dim=1)  # (B, H, S, K)
-    values = v.to(dtype).repeat_interleave(group, dim=1)  # (B, H, S, W)
-    scores = torch.einsum("bhtk,bhsk->bhts", q.to(dtype), keys) * scale
-    if seen.bias is not None:
-        scores = scores + seen.bias.to(dtype)
-    if seen.visible is not None:
-        # A row without a visible key keeps finite scores here and loses its weights below.
-        scores = scores.masked_fill(~seen.visible, torch.finfo(dtype).min)
-    weights = scores.softmax(-1)
-    if seen.blind is not None:
-        weights = weights.masked_fill(seen.blind, 0.0)
-    weights = F.dropout(weights, dropout, training=dropout > 0)
-    return torch.einsum("bhts,bhsw->bhtw", weights, values).to(q.dtype)
+    with torch.autocast(q.device.type, enabled=False):
+        keys = k.to(dtype).repeat_interleave(group, dim=1)  # (B, H, S, K)
+        values = v.to(dtype).repeat_interleave(group, dim=1)  # (B, H, S, W)
+        scores = torch.einsum("bhtk,bhsk->bhts", q.to(dtype), keys) * scale
+        if seen.bias is not None:
+            scores = scores + seen.bias.to(dtype)
+        if seen.visible is not None:
+            # A row without a visible key keeps finite scores here and loses its weights below.
+            scores = scores.masked_fill(~seen.visible, torch.finfo(dtype).min)
+        weights = scores.softmax(-1)
+        if seen.blind is not None:
+            weights = weights.masked_fill(seen.blind, 0.0)
+        weights = drop(weights, dropout, dropout > 0)
+        return torch.einsum("bhts,bhsw->bhtw", weights, values).to(q.dtype)
 
 
 def _plain(q: Tensor, k: Tensor, v: Tensor, seen: Visibility, scale: float, dropout: float) -> Tensor:
@@ -168,7 +169,7 @@ class _Plain(torch.autograd.Function):
         weights = _softmax(scores)
         if blind is not None:
             weights.view(ctx.shape).masked_fill_(blind, 0.0)
-        kept = fast_dropout(weights, dropout, dropout > 0)
+        kept = drop(weights, dropout, dropout > 0)
         ctx.scale = scale
         ctx.summand_shape = None if summand is None else summand.shape
         ctx.save_for_backward(q, k, v, weights, kept)
