@@ -94,9 +94,9 @@ def choose(q: Tensor, k: Tensor, v: Tensor, seen: Visibility, dropout: float) ->
 
     - Dropout, a bias that needs gradients, or values of another width than keys make torch's fused attention fall back
       to products that are slower than ours.
-    - In float32, forwards and backwards, on one thread fused overtakes at T = S = 32 for heads of 32 and at 16 for heads
-      of 64, and stays ahead by a tenth. Its two threads halve the time less well: there plain is 1.3 times as fast at
-      64, and even at 160. With few queries, as in decoding, plain stays ahead.
+    - In float32, forwards and backwards, on one thread fused overtakes at T = S = 32 for heads of 32 and at 16 for
+      heads of 64, and stays ahead by a tenth. Its two threads halve the time less well: there plain is 1.3 times as
+      fast at 64, and even at 160. With few queries, as in decoding, plain stays ahead.
     - In bfloat16 the fused backward pass is slow: plain is 10 times as fast at 12, 4 times at 64, twice at 256, and
       still 1.6 times at 1,024, where its (T, S) weights begin to fill the memory.
     """
