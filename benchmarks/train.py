@@ -9,6 +9,9 @@
 - What is timed is the loop's own update (batch maker, forward, backward, gradient norm, Adam), in windows after a
   warm-up. A token counts once, when it is a real label; padding never does.
 
+- `mfu` is the model's own operations a second (padding is none of them: `models/flops.py`) over those of a square
+  matrix product in the same format, measured in this process after the windows.
+
 One JSON line goes to stdout.
 """
 
@@ -39,10 +42,12 @@ from transformer_kit.data.text_rules import TextRule
 from transformer_kit.data.tokenizer import Tokenizers
 from transformer_kit.data.tokenizer_options import SamplingOptions
 from transformer_kit.training.allocator import keep_freed_memory
+from transformer_kit.training.memory import peak_memory
 from transformer_kit.training.optimizer import build_optimizer
 from transformer_kit.training.precision import resolve_device, resolve_precision
 from transformer_kit.training.schedule import build_schedule
 from transformer_kit.training.step import Step
+from transformer_kit.training.throughput import Work, product_rate
 from transformer_kit.training.update import Updater
 
 DROPOUT = "model.dropout={{embedding: {0}, residual: {0}, attention: {0}, feedforward: {0}}}"
@@ -141,13 +146,15 @@ def main() -> None:
     optimizer = build_optimizer(config.optimizer, model)
     updater = Updater(step, optimizer, build_schedule(config.schedule), precision, None, seed=1)
     feed = batches(given.vocabulary, given.source, given.target, tokens)
-    done, real, cells = 0, 0, 0
+    done, work = 0, Work(model)
+    real, cells = 0, 0
 
     def update() -> int:
         nonlocal done, real, cells
         batch = next(feed)
         outcome = updater.run([batch], done, done + 1)
         done += 1
+        work.add(batch)
         real += outcome.labels
         cells += batch.labels.numel()
         return outcome.labels
@@ -167,17 +174,23 @@ def main() -> None:
         wall = end[0] - mark[0]
         rates.append(labels / wall)
         foreign.append(max(0.0, (end[2] - mark[2] - (end[1] - mark[1])) / wall))
+    median, peak, memory = statistics.median(rates), product_rate(precision), peak_memory(precision.device)
+    assert work.flops_per_token is not None
     row = {
         "peer": "tkit",
         "workload": f"T-{given.config}",
         "precision": given.precision,
         "unit": "target tokens/s",
         "min": round(min(rates), 2),
-        "median": round(statistics.median(rates), 2),
+        "median": round(median, 2),
         "max": round(max(rates), 2),
         "windows": [round(rate, 2) for rate in rates],
         "other_cores": [round(share, 2) for share in foreign],
         "padding_efficiency": round(real / cells, 3),
+        "mflop_per_token": round(work.flops_per_token / 1e6, 2),
+        "product_gflops": round(peak / 1e9, 1),
+        "mfu": round(work.flops_per_token * median / peak, 3),
+        "peak_memory_gb": None if memory is None else round(memory / 1e9, 2),
         "threads": given.threads,
         "params": count_parameters(model),
         "torch": torch.__version__,
