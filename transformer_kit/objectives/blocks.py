@@ -35,6 +35,8 @@ def tokens_of(rows: Ragged, pad_id: int, document: Ragged | None = None) -> Toke
     number, _ = block(document, -1)
     begins = torch.ones_like(valid)
     begins[:, 1:] = number[:, 1:] != number[:, :-1]
+    if not bool((begins & valid)[:, 1:].any()):  # each row is of one document: nothing to keep apart
+        return Tokens(ids, valid, torch.where(valid, cell, 0), full, behind=True)
     since = torch.where(begins, cell, 0).cummax(dim=1).values if ids.shape[1] else cell
     return Tokens(ids, valid, torch.where(valid, cell - since, 0), full, number, behind=True)
 
