@@ -222,5 +222,6 @@ def test_rdrop_is_a_single_pass_in_evaluation_and_where_it_is_off(model: Encoder
     plain = objective()(model, given).loss.item()
     assert Translation(SPECIALS, 0.1, "all", 8, 5.0).eval()(model, given).loss.item() == plain
     assert objective().train()(model, given).loss.item() == plain
-    with pytest.raises(ConfigError, match=r"objective\.rdrop=-1\.0: must be at least 0"):
-        Translation(SPECIALS, 0.1, "all", 8, -1.0)
+    for alpha in (-1.0, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match=rf"objective\.rdrop={alpha}: must be at least 0 and finite"):
+            Translation(SPECIALS, 0.1, "all", 8, alpha)

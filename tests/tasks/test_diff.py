@@ -113,6 +113,16 @@ def test_what_is_no_run_is_told(pair: tuple[Path, Path], tmp_path: Path) -> None
     (pair[1] / "environment.json").write_text("{")
     with pytest.raises(RunError, match=r"environment\.json is damaged"):
         diff(*pair)
+    (pair[0] / "result.json").write_text('{"status": ')
+    shutil.copy(pair[0] / "environment.json", pair[1])
+    with pytest.raises(RunError, match=r"result\.json is damaged"):
+        diff(*pair)
+
+
+def test_names_of_classes_that_one_has_not_are_a_difference(pair: tuple[Path, Path]) -> None:
+    (pair[1] / "labels.json").write_text('["no", "yes"]')
+    found = diff(*pair)
+    assert (found.differences, found.unknown) == ([Difference(DATA, "labels", None, ["no", "yes"])], [])
 
 
 def test_a_run_records_its_data_and_its_code(trained: Trained) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,25 @@ def test_files(tmp_path: Path, kind: str, begin: bytes) -> None:
     assert first.startswith(begin)
     assert tkit(folder, "-o", out).exit_code == 0
     assert out.read_bytes() == first, "equal runs, equal file"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("a $x_1$ b", False), (r"$\frac{", False), (r"\$ & <b> %d", False), ("_x", False), ("日本", True)],
+)
+def test_names_are_drawn_as_they_are(tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, told: bool) -> None:
+    folders, labels = [write(tmp_path / each, rows(), status="complete") for each in "xy"], [name, "other"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for count in (1, 2):
+            given = [word for label in labels[:count] for word in ("--label", label)]
+            done = tkit(*folders[:count], *given, "-o", tmp_path / "o.svg", "--metric", "bleu")
+            assert done.exit_code == 0, done.output
+    figure = draw(chart(read_runs(folders, labels), "steps", ["bleu"]))
+    texts = [text for legend in figure.legends for text in legend.get_texts()]
+    assert texts[0]._preprocess_math(texts[0].get_text()) == (name, False)
+    assert ("give --label" in caplog.text) == told
+    assert caplog.text.count("matplotlib") == (2 if told else 0), "one line for each picture"
 
 
 def test_a_real_run(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,20 @@ def test_resumed_equals_unbroken_with_everything_that_has_a_state(tmp_path: Path
     assert load(whole.folder, checkpoint="last").weights.name == "ema.safetensors"
 
 
+@pytest.mark.parametrize(("before", "after"), [("muon", "adamw"), ("adamw", "muon"), ("adam", "adafactor")])
+def test_another_optimizer_goes_on_where_it_is_asked_to(
+    tmp_path: Path, run_config: Make, before: str, after: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = ["run.name=x", "trainer.validation.bleu=null"]
+    train(run_config(tmp_path, *given, "trainer.steps=2", f"optimizer={before}"), NoProgress())
+    changed = [*given, "trainer.steps=3", f"optimizer={after}"]
+    with pytest.raises(RunError, match=rf"optimizer\.name: {before} -> {after}"):
+        train(run_config(tmp_path, *changed), NoProgress())
+    more = train(run_config(tmp_path, *changed, "run.resume=changed"), NoProgress())
+    assert more.result["step"] == 3
+    assert "is of another optimizer: the moments of" in caplog.text
+
+
 def test_what_is_offered_is_what_is_scored(tmp_path: Path, run_config: Make) -> None:
     """The average is validated, the last weights are offered: they are validated again."""
     given = ["run.name=x", "trainer.steps=4", "trainer.ema=0.9", "trainer.final=last", "trainer.validation.bleu=null"]

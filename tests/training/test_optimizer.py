@@ -11,6 +11,7 @@ from optimizer_toys import CONF, gradient, shipped, small, train
 from torch import nn
 
 from transformer_kit.errors import CheckpointError
+from transformer_kit.training.groups import members
 from transformer_kit.training.optimizer import build_optimizer, load_optimizer_state, optimizer_state, set_lr
 from transformer_kit.training.options import OPTIMIZERS
 
@@ -86,6 +87,35 @@ def test_another_optimizer_takes_each_parameters_own_moments():
         assert torch.equal(adamw.state[parameter]["exp_avg"], saved[name]["exp_avg"])
     assert adamw.param_groups[0]["betas"] == (0.8, 0.95), "options are the new ones"
     train(model, adamw, 1, first=4)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), list(itertools.product(ALL, ALL)), ids=lambda o: o.name if hasattr(o, "name") else None
+)
+def test_any_optimizer_goes_on_from_the_state_of_any_other(before, after, caplog):
+    model = small("encoder_decoder")
+    first = build_optimizer(before, model)
+    train(model, first, 2)
+    saved = copy.deepcopy(optimizer_state(first, model))
+    second = build_optimizer(after, model)
+    load_optimizer_state(second, model, saved, "run/trainer.pt")
+    parameters = dict(model.named_parameters())
+    kept = {name for name in saved if parameters[name] in second.state}
+    adams, muons = {"adam", "adamw"}, {name for name, values in saved.items() if "momentum_buffer" in values}
+    if before.name == after.name or {before.name, after.name} <= adams:
+        assert kept == saved.keys()
+    elif {before.name, after.name} & adams and "muon" in (before.name, after.name):
+        others = {member.name for member in members(model) if member.role != "matrix"}
+        assert kept == others, "which muon leaves to adamw"
+        assert before.name != "muon" or kept == saved.keys() - muons
+    else:
+        assert not kept
+    anew = len(saved) - len(kept)
+    said = f"run/trainer.pt is of another optimizer: the moments of {anew} of {len(saved)} parameters begin anew"
+    assert [record.message for record in caplog.records] == ([said] if anew else [])
+    train(model, second, 1, first=3)
+    assert all(parameter.isfinite().all() for parameter in parameters.values())
+    assert optimizer_state(second, model).keys() == saved.keys()
 
 
 @pytest.mark.parametrize("scaled", [False, True], ids=["fixed lr", "lr/step"])

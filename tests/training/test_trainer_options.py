@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 import yaml
 from optimizer_toys import shipped
 
-from transformer_kit.training.options import AverageOptions, TrainerOptions, ValidationOptions
+from transformer_kit.training.options import OPTIMIZERS, AverageOptions, TrainerOptions, ValidationOptions
 
 DEFAULT = yaml.safe_load((Path(__file__).parents[2] / "conf/trainer/default.yaml").read_text())
 
@@ -111,3 +111,11 @@ def test_optimizer_problems(change, key):
 )
 def test_problems_of_other_optimizers(name, change, key):
     assert [k for k, _ in replace(shipped(name), **change).problems()] == [key]
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_no_number_of_an_optimizer_is_infinite(name):
+    options = shipped(name)
+    numbers = [field.name for field in fields(options) if isinstance(getattr(options, field.name), int | float)]
+    for key in {*numbers, "layer_decay"} - {"decay_tables"}:
+        assert {k for k, _ in replace(options, **{key: math.inf}).problems()} == {key}

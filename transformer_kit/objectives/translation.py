@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 from torch import nn
@@ -24,7 +25,7 @@ class Translation(TokenObjective):
 
     Args:
         specials, label_smoothing, smoothing_over, chunk: as in `TokenObjective`.
-        rdrop: α, at least 0; 0 is a single pass. The paper takes 5 for translation.
+        rdrop: α, at least 0 and finite; 0 is a single pass. The paper takes 5 for translation.
 
     Raises:
         ConfigError: an option out of its range.
@@ -39,8 +40,8 @@ class Translation(TokenObjective):
         self, specials: Specials, label_smoothing: float, smoothing_over: Spread, chunk: int, rdrop: float
     ) -> None:
         super().__init__(specials, label_smoothing, smoothing_over, chunk)
-        if not rdrop >= 0:
-            raise ConfigError(f"objective.rdrop={rdrop}: must be at least 0")
+        if not 0 <= rdrop < math.inf:
+            raise ConfigError(f"objective.rdrop={rdrop}: must be at least 0 and finite")
         self.rdrop = rdrop
 
     def forward(self, model: nn.Module, batch: Batch) -> Sums:

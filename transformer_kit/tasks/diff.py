@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_kit.config.run_folder import ENVIRONMENT, LABELS, is_free, read_result
+from transformer_kit.config.run_folder import ENVIRONMENT, LABELS, RESULT, is_free
 from transformer_kit.config.saved import load_plain
 from transformer_kit.errors import RunError
 
@@ -80,12 +80,12 @@ def _facts(folder: Path) -> dict[str, Any]:
     found = _read(folder / ENVIRONMENT)
     if not isinstance(found, dict):
         return {}
-    labels = _read(folder / LABELS)
-    return found if labels is None else found | {"labels": labels}
+    return found | {"labels": _read(folder / LABELS)}  # None where the data have no classes
 
 
 def _result(folder: Path) -> dict[str, Any]:
-    result = read_result(folder) or {"status": "unfinished"}
+    found = _read(folder / RESULT)
+    result = found if isinstance(found, dict) else {"status": "unfinished"}
     return {key: value for key, value in result.items() if key not in REPEATED}
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from transformer_kit.errors import RunError
+from transformer_kit.logs import get_logger
 from transformer_kit.tasks.plot import Chart, Curve, Panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+log = get_logger(__name__)
 
 FORMATS = ("png", "svg", "pdf")
 COLOURS = (
@@ -115,17 +119,25 @@ def _shades(count: int) -> list[Any]:
 
 
 def save(figure: Figure, out: BinaryIO, kind: str) -> None:
-    """Write a picture.
+    """Write a picture; a warning says it where the font lacks characters of the names.
 
     Args:
         kind: one of `FORMATS`.
     """
     import matplotlib
 
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         figure.savefig(out, format=kind, dpi=150, metadata=None if kind == "png" else {_DATE[kind]: None})
+    said = dict.fromkeys(str(each.message) for each in told if issubclass(each.category, UserWarning))
+    if any(_UNKNOWN in text for text in said):
+        log.warning("matplotlib's font lacks characters of the names, which are drawn as boxes: give --label")
+    for text in said:
+        if _UNKNOWN not in text:
+            log.warning("matplotlib: %s", text)
 
 
+_UNKNOWN = "missing from font"  # in what matplotlib warns of
 _DATE = {"svg": "Date", "pdf": "CreationDate"}
 
 
@@ -244,4 +256,6 @@ def _legend(figure: Figure, chart: Chart) -> None:
 
 
 def _cut(label: str) -> str:
-    return label if len(label) <= 70 else f"{label[:40]}…{label[-29:]}"
+    """A label of no more than 70 characters, in which a dollar sign is one and begins no formula."""
+    short_enough = label if len(label) <= 70 else f"{label[:40]}…{label[-29:]}"
+    return short_enough.replace("$", r"\$")

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,10 +15,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from transformer_kit.errors import CheckpointError
+from transformer_kit.logs import get_logger
 from transformer_kit.training.groups import Member, members
 from transformer_kit.training.muon import Muon
 from transformer_kit.training.options import OptimizerOptions
 from transformer_kit.training.precision import resolve_precision
+
+log = get_logger(__name__)
 
 Groups = list[dict[str, Any]]
 
@@ -130,6 +133,13 @@ class Together(Optimizer):
             each.step()
 
 
+_KEPT: dict[type[Optimizer], Sequence[frozenset[str]]] = {
+    torch.optim.Adam: [frozenset({"step", "exp_avg", "exp_avg_sq"})],  # and AdamW, which is one
+    torch.optim.Adafactor: [frozenset({"step", "row_var", "col_var"}), frozenset({"step", "variance"})],
+    Muon: [frozenset({"momentum_buffer"})],
+}
+
+
 def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, dict[str, Tensor]]:
     """The optimizer's moments and counts under the names of the model's parameters."""
     return {name: dict(optimizer.state[p]) for name, p in model.named_parameters() if p in optimizer.state}
@@ -138,17 +148,37 @@ def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, dict[st
 def load_optimizer_state(optimizer: Optimizer, model: nn.Module, saved: Any, origin: str) -> None:
     """Put back what `optimizer_state` gave; the options of the optimizer stay its own.
 
+    A parameter for which this optimizer keeps other values, as the state is of another one, begins anew; a warning
+    counts such parameters.
+
     Raises:
         CheckpointError: the state of other parameters; `origin` names the file.
     """
     parameters = dict(model.named_parameters())
+    kept, anew = dict(_kept(optimizer)), 0
     if not isinstance(saved, dict) or not saved.keys() <= parameters.keys():
         raise CheckpointError(f"{origin}: holds the optimizer state of another model")
     for name, values in saved.items():
         moments = {key: value.to(parameters[name].device) for key, value in values.items()}
         if not all(_fits(key, value, parameters[name]) for key, value in moments.items()):
             raise CheckpointError(f"{origin}: the optimizer state of {name} has another shape than the parameter")
-        optimizer.state[parameters[name]] = moments
+        wanted = kept.get(parameters[name])
+        if moments and wanted is not None and frozenset(moments) not in wanted:
+            anew += 1
+        else:
+            optimizer.state[parameters[name]] = moments
+    if anew:
+        log.warning(
+            "%s is of another optimizer: the moments of %d of %d parameters begin anew", origin, anew, len(saved)
+        )
+
+
+def _kept(optimizer: Optimizer) -> Iterator[tuple[nn.Parameter, Sequence[frozenset[str]]]]:
+    """What may be kept for each parameter, where that is known."""
+    for each in optimizer.optimizers if isinstance(optimizer, Together) else [optimizer]:
+        for kind, keys in _KEPT.items():
+            if isinstance(each, kind):
+                yield from ((parameter, keys) for group in each.param_groups for parameter in group["params"])
 
 
 def _fits(key: str, value: Tensor, parameter: Tensor) -> bool:

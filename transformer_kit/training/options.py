@@ -40,9 +40,12 @@ Problems = list[tuple[str, str]]
 
 
 def _at_least(low: float, **values: float | None) -> Problems:
-    """One problem for each value that is set and below `low`, or not a number."""
-    bad = {key: value for key, value in values.items() if value is not None and not value >= low}
-    return [(key, f"must be at least {low}, not {value}") for key, value in bad.items()]
+    """One problem for each value that is set and below `low`, infinite, or not a number."""
+    bad = {key: value for key, value in values.items() if value is not None and not low <= value < math.inf}
+    return [
+        (key, f"must be {'finite' if value == math.inf else f'at least {low}'}, not {value}")
+        for key, value in bad.items()
+    ]
 
 
 def _positive(**values: float | None) -> Problems:
