@@ -13,6 +13,7 @@ import pytest
 from transformer_kit.config.run_folder import run_name
 from transformer_kit.config.schema import Config
 from transformer_kit.console import NoProgress
+from transformer_kit.tasks.load import load
 from transformer_kit.tasks.overfit import OneBatch, for_one_batch, judge
 from transformer_kit.tasks.train import train
 from transformer_kit.training.tracker import read_rows
@@ -43,12 +44,26 @@ def test_a_stop_and_a_resume_take_the_same_batch(tmp_path: Path, run_config: Mak
     assert json.loads((whole.folder / "result.json").read_text())["overfit"] == whole.result["overfit"]
 
 
+@pytest.mark.parametrize("first", ["true", "false"])
+def test_the_check_may_be_switched_on_and_off(tmp_path: Path, run_config: Make, first: str, caplog: Any) -> None:
+    given = ["run.name=x", "trainer.validation.bleu=null"]
+    train(run_config(tmp_path, *given, "trainer.steps=2", f"trainer.overfit_batch={first}"), NoProgress())
+    other = {"true": "false", "false": "true"}[first]
+    changed = [*given, f"trainer.overfit_batch={other}", "run.resume=changed"]
+    for steps in (3, 4):
+        run = train(run_config(tmp_path, *changed, f"trainer.steps={steps}"), NoProgress())
+        assert run.result["step"] == steps
+        assert run.result["epochs"] == (steps - 2 if other == "true" else 0)
+    assert caplog.text.count("their first pass begins anew") == 1
+
+
 def test_models_chosen_by_bleu_are_chosen_by_loss(tmp_path: Path, run_config: Make) -> None:
     run = train(
         run_config(tmp_path, "run.name=x", *ONE, "trainer.steps=2", "trainer.best_metric=bleu", "trainer.final=best"),
         NoProgress(),
     )
     assert run.result["best"] == run.result["scores"]["loss"]
+    assert load(run.folder, checkpoint="best").weights.parent.name == f"step_{run.result['best_step']:06d}"
 
 
 def test_the_options_of_other_runs_stay(tmp_path: Path, run_config: Make) -> None:

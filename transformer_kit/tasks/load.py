@@ -19,6 +19,7 @@ from transformer_kit.errors import CheckpointError, RunError
 from transformer_kit.logs import get_logger
 from transformer_kit.models.base import Model
 from transformer_kit.objectives.base import Objective
+from transformer_kit.tasks.overfit import for_one_batch
 from transformer_kit.training.checkpoint import MODEL, CheckpointStore
 from transformer_kit.training.files import sha256
 from transformer_kit.training.options import METRICS
@@ -100,7 +101,7 @@ def assemble(config: Config, tokenizers: Tokenizers, labels: list[str] | None) -
 
 def checkpoints(folder: Path, config: Config) -> CheckpointStore:
     """The checkpoints of a run."""
-    options = config.trainer
+    options = for_one_batch(config.trainer)
     return CheckpointStore(
         folder / CHECKPOINTS,
         keep_last=options.keep_last,

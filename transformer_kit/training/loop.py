@@ -346,7 +346,10 @@ class Trainer:
                     self._ema.load(load_tensors(found.averaged), str(found.averaged))
             origin = str(found.path / TRAINER)
             load_optimizer_state(self._optimizer, self.model, found.trainer_state(), origin)
-            self._stream.load_state_dict(cursor)
+            if cursor.keys() == self._stream.state_dict().keys():
+                self._stream.load_state_dict(cursor)
+            else:  # one batch alone, or another way of making rows, which was switched on or off since
+                log.warning("%s is of data that were read in another way: their first pass begins anew", found.path)
             self._saved = (found.step, self.state.validated)
             log.info("going on from step %d", found.step)
         self._trackers.rewind(self.state.step, self.state.validated)
