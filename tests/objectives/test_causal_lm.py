@@ -74,6 +74,13 @@ def test_packed_documents_restart_and_their_first_tokens_are_predicted_by_nothin
     assert batch.labels[batch.counted].tolist() == [3, 7, 3, 9]
 
 
+def test_the_next_document_s_first_token_is_no_label_of_a_row_that_holds_no_more_of_it() -> None:
+    batch = objective().collate(rows([[5, 6, 7, 8], [8, 7, 6, 5]], [[0, 0, 0, 1], [2, 2, 2, 2]]))
+    assert batch.target.document is None, "nothing to keep apart among what is read"
+    assert batch.counted.tolist() == [[True, True, False], [True, True, True]]
+    assert batch.num_labels == 5
+
+
 def test_one_stream_without_documents_counts_every_token() -> None:
     batch = objective().collate(TextRows(from_lists([[5, 6, 7, 8], [8, 9]]), None, np.arange(2), np.arange(2), True))
     assert batch.labels[batch.counted].tolist() == [6, 7, 8, 9]

@@ -27,7 +27,7 @@ class CausalLM(TokenObjective):
         document = None if rows.document is None else part(rows.document, 0, 1)
         target = tokens_of(part(rows.ids, 0, 1), self.specials.pad, document)
         labels, counts = block(part(rows.ids, 1, 0), self.specials.pad)
-        if rows.document is not None and target.document is not None:
-            following, _ = block(part(rows.document, 1, 0), -1)
-            counts = counts & (following == target.document)
+        if rows.document is not None and document is not None:
+            (own, _), (following, _) = block(document, -1), block(part(rows.document, 1, 0), -1)
+            counts = counts & (following == own)
         return Batch(None, target, labels, counts, int(counts.sum()), torch.as_tensor(rows.sample_ids).long())
