@@ -44,6 +44,7 @@ def losses(precision: str, monkeypatch: pytest.MonkeyPatch, *, fast: bool) -> li
     rates = "{embedding: 0.1, residual: 0.1, attention: 0.1, feedforward: 0.1}"
     given = ["model.d_model=64", "model.d_ff=96", "model.num_heads=2", "model.encoder.layers=2"]
     given += ["model.decoder.layers=2", f"model.dropout={rates}", "schedule=constant", "schedule.lr=1e-3"]
+    given += ["model/residual=pre"]
     given += ["optimizer.eps=1e-5"]  # a gradient of next to nothing would be a step of full size, in either direction
     given += ["schedule.warmup=20", "objective.chunk=29", "data.train=[{source: x, target: y}]"]
     config = compose("train", [*given, "data.valid=[{source: x, target: y}]"])

@@ -70,7 +70,7 @@ def reference_cross_entropy(
     pad_id: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The formula, −Σ_i Σ_j q_ij log softmax(h_i Wᵀ + b)_j, as it is read; `linear_cross_entropy` equals it."""
-    logits = F.linear(hidden, weight, bias)  # (N, V)
+    logits = F.linear(hidden, weight, bias).to(torch.promote_types(weight.dtype, torch.float32))  # (N, V)
     log_probs = logits.log_softmax(dim=-1)
     target = smoothed_target(weight.shape[0], smoothing, spread, pad_id)
     q = torch.full_like(log_probs, target.rest)
