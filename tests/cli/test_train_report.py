@@ -92,7 +92,7 @@ def test_a_complete_run_says_so_and_shows_its_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    show(SimpleNamespace(folder=tmp_path / "x", already=True, result=RESULT, config=config()))  # type: ignore[arg-type]
+    show(SimpleNamespace(folder=tmp_path / "x", already=True, result=RESULT, config=config()))  # type: ignore[arg-type]  # a stand-in
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("x is already complete (step 1,500): nothing to do\nx\n")

@@ -100,6 +100,6 @@ def test_an_epoch_is_the_batch() -> None:
         def __iter__(self) -> Any:
             return iter(["first", "second"])
 
-    one = OneBatch(Stream())  # type: ignore[arg-type]
+    one = OneBatch(Stream())  # type: ignore[arg-type]  # gives numbers for batches
     batches = iter(one)
     assert [next(batches), next(batches), one.epoch, one.state_dict()] == ["first", "first", 2, {"epoch": 2}]

@@ -118,7 +118,7 @@ def test_padding_behind_the_tokens_needs_no_mask_in_a_causal_stack(family: str) 
     whole = model(given).hidden[given.counted]
     seen = []
 
-    def run(block, x, view, cross):  # type: ignore[no-untyped-def]
+    def run(block, x, view, cross):  # type: ignore[no-untyped-def]  # as run_layer
         seen.append(view.seen.causal_only)
         return block(x, view, cross)
 
@@ -126,7 +126,7 @@ def test_padding_behind_the_tokens_needs_no_mask_in_a_causal_stack(family: str) 
         if isinstance(module, Stack):
             module.compiled = run
     torch.testing.assert_close(model(given).hidden[given.counted], whole, rtol=0, atol=1e-5)
-    layers = len(model.decoder.blocks)  # type: ignore[union-attr, arg-type]
+    layers = len(model.decoder.blocks)  # type: ignore[union-attr, arg-type]  # an encoder–decoder, read as a Model
     assert sum(seen) == layers
 
 

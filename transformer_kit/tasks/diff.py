@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +67,13 @@ def diff(left: Path, right: Path) -> Compared:
 
 
 def _config(left: Path, right: Path) -> list[Difference]:
-    plain = [{key: value for key, value in load_plain(each).items() if key not in ("run", "format")}
-             for each in (left, right)]  # fmt: skip
-    return [
-        Difference(FREE if is_free(each.key) else CONFIG, each.key, each.left, each.right)
-        for each in _compare(CONFIG, *plain)
-    ]
+    found = _compare(CONFIG, _options(left), _options(right))
+    return [replace(each, section=FREE) if is_free(each.key) else each for each in found]
+
+
+def _options(run: Path) -> dict[str, Any]:
+    """All but where the run lies and how its file is written."""
+    return {key: value for key, value in load_plain(run).items() if key not in ("run", "format")}
 
 
 def _facts(folder: Path) -> dict[str, Any]:

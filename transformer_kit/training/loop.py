@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -32,6 +31,7 @@ from transformer_kit.training.schedule import Schedule
 from transformer_kit.training.signals import StopFlag
 from transformer_kit.training.state import Budget, Interval, RunState
 from transformer_kit.training.step import Step
+from transformer_kit.training.summary import Summary
 from transformer_kit.training.threads import Cores, Crowding
 from transformer_kit.training.throughput import Work
 from transformer_kit.training.tracker import Tracker, Trackers
@@ -40,39 +40,6 @@ from transformer_kit.training.watch import Watch
 from transformer_kit.training.weights import load_model, load_tensors
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """How a training ended.
-
-    Attributes:
-        reason: steps, tokens, epochs, minutes or patience.
-        seconds: wall-clock time of all sessions.
-        tokens_per_second: target tokens of this session by the time spent in updates.
-        update_seconds: this time.
-        padding_efficiency: the share of this session's cells that were no padding; None without updates.
-        flops_per_token: operations of its matrix products for a target token (`models/flops.py`); None: not known.
-        skipped: updates whose gradient was not finite.
-        oom_splits: batches that were halved because memory ran out.
-        scores: the last validation.
-        best, best_step: the best score of `best_metric`; None where there was none.
-    """
-
-    reason: str
-    step: int
-    tokens: int
-    epochs: int
-    seconds: float
-    tokens_per_second: float
-    update_seconds: float
-    padding_efficiency: float | None
-    flops_per_token: float | None
-    skipped: int
-    oom_splits: int
-    scores: Mapping[str, float]
-    best: float | None
-    best_step: int
 
 
 class Trainer:
@@ -159,7 +126,9 @@ class Trainer:
                 self._finish()
             finally:
                 self._progress.stop()
-        return self._summary(reason)
+        return Summary.of(
+            reason, self.state, self._session, self._stream.epoch, self._work.flops_per_token, self._scores
+        )
 
     # -- one update ----------------------------------------------------------------------------------------------
 
@@ -356,25 +325,6 @@ class Trainer:
 
     def _fraction(self) -> float:
         return self._budget.fraction(self.state, self._stream.epoch)
-
-    def _summary(self, reason: str) -> Summary:
-        state, session = self.state, self._session
-        return Summary(
-            reason=reason,
-            step=state.step,
-            tokens=state.tokens,
-            epochs=self._stream.epoch,
-            seconds=state.seconds,
-            tokens_per_second=session.labels / session.seconds if session.seconds else 0.0,
-            update_seconds=session.seconds,
-            padding_efficiency=session.real / session.cells if session.cells else None,
-            flops_per_token=self._work.flops_per_token,
-            skipped=state.skipped,
-            oom_splits=state.oom_splits,
-            scores=self._scores,
-            best=state.best,
-            best_step=state.best_step,
-        )
 
 
 def _due(step: int, every: int | None) -> bool:
