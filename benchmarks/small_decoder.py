@@ -36,7 +36,6 @@ from transformer_kit.config.compose import compose
 from transformer_kit.data.prepare import prepare
 from transformer_kit.data.streams import training_stream
 from transformer_kit.tasks.load import assemble
-from transformer_kit.training.allocator import keep_freed_memory
 from transformer_kit.training.optimizer import build_optimizer
 from transformer_kit.training.precision import resolve_device, resolve_precision
 from transformer_kit.training.schedule import build_schedule
@@ -164,7 +163,6 @@ def measure(name: str, text: Path, seconds: float) -> float:
     side, precision = name.split()
     with tempfile.TemporaryDirectory() as cache:
         if side == "tkit":
-            keep_freed_memory()
             iterate = tkit_loop(precision, cache)
         else:
             iterate = plain_loop(text.read_text(encoding="utf-8"), precision)

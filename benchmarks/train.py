@@ -41,7 +41,6 @@ from transformer_kit.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from transformer_kit.data.text_rules import TextRule
 from transformer_kit.data.tokenizer import Tokenizers
 from transformer_kit.data.tokenizer_options import SamplingOptions
-from transformer_kit.training.allocator import keep_freed_memory
 from transformer_kit.training.memory import peak_memory
 from transformer_kit.training.optimizer import build_optimizer
 from transformer_kit.training.precision import resolve_device, resolve_precision
@@ -135,7 +134,6 @@ def main() -> None:
     given = parser.parse_args()
 
     torch.set_num_threads(given.threads)
-    keep_freed_memory()
     overrides, tokens = WORKLOADS[given.config]
     config = compose("train", [*overrides, *COMMON, *PAIR, *given.set])
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(given.vocabulary))

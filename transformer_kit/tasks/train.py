@@ -38,18 +38,18 @@ from transformer_kit.tasks.load import (
 )
 from transformer_kit.tasks.overfit import BatchValidation, OneBatch, for_one_batch, judge
 from transformer_kit.tasks.validate import Validation
-from transformer_kit.training.allocator import keep_freed_memory
 from transformer_kit.training.average import VALIDATED, final_weights
 from transformer_kit.training.budget import auto_tokens
 from transformer_kit.training.checkpoint import MODEL
 from transformer_kit.training.files import sha256
-from transformer_kit.training.loop import Summary, Trainer
+from transformer_kit.training.loop import Trainer
 from transformer_kit.training.memory import peak_memory
 from transformer_kit.training.optimizer import build_optimizer
 from transformer_kit.training.precision import Precision, determinism, resolve_device, resolve_precision
 from transformer_kit.training.schedule import build_schedule
 from transformer_kit.training.state import Budget, RunState
 from transformer_kit.training.step import Step
+from transformer_kit.training.summary import Summary
 from transformer_kit.training.threads import lent_threads
 from transformer_kit.training.throughput import product_rate
 from transformer_kit.training.tracker import METRICS_FILE, Jsonl
@@ -121,7 +121,6 @@ def has_ended(result: Mapping[str, Any], config: Config) -> bool:
 
 def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
     config = replace(run.config, trainer=for_one_batch(run.config.trainer))
-    keep_freed_memory()
     prepared = prepare(config.data, config.tokenizer, run_tokenizers(run.path))
     assert prepared.valid is not None
     tokenizers = prepared.tokenizers
