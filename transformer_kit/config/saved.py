@@ -53,6 +53,12 @@ ADDED: dict[int, dict[str, Any]] = {
         "optimizer.least_scale": None,
         "trainer.deterministic": False,
     },
+    3: {
+        "trainer.devices": 1,
+        "trainer.ranks": {"parallel": "ddp", "shard": None, "timeout": 600, "restarts": 0},
+        "trainer.save_async": True,
+        "trainer.spike": None,
+    },
 }
 """Options that came after a format: the values with which nothing changes. Set only where the options around exist."""
 ADDED_WHERE: dict[int, list[tuple[str, Any, dict[str, Any]]]] = {

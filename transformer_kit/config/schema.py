@@ -20,7 +20,7 @@ from transformer_kit.decoding.options import DecodingOptions
 from transformer_kit.evaluation.options import METRICS as SCORES
 from transformer_kit.training.options import METRICS, OptimizerOptions, ScheduleOptions, TrainerOptions
 
-FORMAT = 3
+FORMAT = 4
 """The version of the saved configuration."""
 
 SLOTS = ("position", "norm", "residual", "attention", "feedforward")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from transformer_kit.training.ranks_options import RanksOptions
+
 PRECISIONS = ("auto", "fp32", "bf16")
 METRICS = {"loss": "lower", "perplexity": "lower", "accuracy": "higher", "bleu": "higher"}
 FINALS = ("best", "average", "last", "ema")
@@ -231,7 +233,9 @@ class TrainerOptions:
         ema: decay of a moving average of the weights, in (0, 1), shorter at the start (`training/ema.py`); it is what
             is validated, and what `final=best` and `final=ema` take. null keeps none.
         final: which model the run offers: best, average or last checkpoint, or the last moving average, ema.
-        max_skips: updates in a row with a non-finite gradient that stop the run.
+        max_skips: updates in a row that were skipped (not finite, or a spike) that stop the run.
+        spike: an update whose loss or gradient norm is more than so many standard deviations above the mean of the
+            last updates is skipped; null: none is.
         watch: every so many updates the norms of gradients, weights and updates and the size of activations are logged,
             module by module; null: never. It does not change the result.
         overfit_batch: train on the first batch again and again, and validate on it: a check of a new set-up, whose loss
@@ -243,6 +247,8 @@ class TrainerOptions:
     epochs: int | None
     minutes: float | None
     device: str
+    devices: int | None
+    ranks: RanksOptions
     threads: int | None
     precision: str
     compile: bool
@@ -254,6 +260,7 @@ class TrainerOptions:
     log_every: int
     validate_every: int | None
     save_every: int | None
+    save_async: bool
     keep_last: int
     keep_best: int
     best_metric: str
@@ -263,6 +270,7 @@ class TrainerOptions:
     ema: float | None
     final: str
     max_skips: int
+    spike: float | None
     watch: int | None
     overfit_batch: bool
 
@@ -271,6 +279,7 @@ class TrainerOptions:
         found += _one_of("best_metric", self.best_metric, tuple(METRICS))
         found += [(f"average.{key}", message) for key, message in self.average.problems()]
         found += [(f"validation.{key}", message) for key, message in self.validation.problems()]
+        found += [(f"ranks.{key}", message) for key, message in self.ranks.problems(self.devices)]
         found += _at_least(1, steps=self.steps, tokens=self.tokens, epochs=self.epochs, threads=self.threads)
         found += _at_least(1, log_every=self.log_every, validate_every=self.validate_every)
         found += _at_least(1, save_every=self.save_every, accumulate_tokens=self.accumulate_tokens)
@@ -278,7 +287,8 @@ class TrainerOptions:
             1, keep_last=self.keep_last, patience=self.patience, max_skips=self.max_skips, watch=self.watch
         )
         found += _at_least(0, keep_best=self.keep_best, prefetch=self.prefetch)
-        found += _positive(minutes=self.minutes, clip_norm=self.clip_norm)
+        found += _at_least(1, devices=self.devices)
+        found += _positive(minutes=self.minutes, clip_norm=self.clip_norm, spike=self.spike)
         return found + self._device_problems() + self._conflicts()
 
     def _precision_problems(self) -> Problems:

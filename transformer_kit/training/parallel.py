@@ -1,0 +1,71 @@
+"""How the steps of several ranks make one gradient.
+
+The loop calls `parallel.module` on a batch, and backward on its loss, for as many batches on every rank; within `last`
+the backward pass leaves the sum over all ranks, divided by their number, in the parameters (`scale` undoes that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from transformer_kit.training.norms import total_norm
+from transformer_kit.training.step import Step
+from transformer_kit.training.world import World
+
+
+class Parallel:
+    """One process alone; the base of the others.
+
+    Args:
+        step: model and objective, on their device.
+        world: the ranks.
+
+    Attributes:
+        module: what is called on a batch.
+        scale: what the loss is multiplied by, so that the gradient is the sum over ranks.
+        collective: whether a forward pass needs all ranks, so that none may run one by itself.
+    """
+
+    scale = 1.0
+    collective = False
+
+    def __init__(self, step: Step, world: World) -> None:
+        self.step, self.world = step, world
+        self.module: nn.Module = step
+
+    def last(self, is_last: bool) -> AbstractContextManager[None]:
+        """Around the forward and backward pass of a batch: whether it is the window's last."""
+        return nullcontext()
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """The norm of the whole gradient, a plain scalar, the same on every rank."""
+        return total_norm(gradients)
+
+    @contextmanager
+    def whole(self) -> Iterator[nn.Module]:
+        """A model with whole weights, which any rank may call by itself: for validation."""
+        yield self.step.model
+
+
+class Replicated(Parallel):
+    """Each rank holds the whole model; torch's DistributedDataParallel averages gradients while it computes them."""
+
+    def __init__(self, step: Step, world: World) -> None:
+        super().__init__(step, world)
+        self.scale = float(world.size)
+        self._ddp = DistributedDataParallel(step, gradient_as_bucket_view=True, broadcast_buffers=False)
+        self.module = self._ddp
+
+    @contextmanager
+    def last(self, is_last: bool) -> Iterator[None]:
+        with nullcontext() if is_last else self._ddp.no_sync():
+            yield
+
+
+def make_parallel(step: Step, world: World) -> Parallel:
+    """The step of this rank, ready to be called; parameters may be other objects afterwards."""
+    return Parallel(step, world) if world.size == 1 else Replicated(step, world)
