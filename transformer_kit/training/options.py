@@ -279,7 +279,6 @@ class TrainerOptions:
         found += _one_of("best_metric", self.best_metric, tuple(METRICS))
         found += [(f"average.{key}", message) for key, message in self.average.problems()]
         found += [(f"validation.{key}", message) for key, message in self.validation.problems()]
-        found += [(f"ranks.{key}", message) for key, message in self.ranks.problems(self.devices)]
         found += _at_least(1, steps=self.steps, tokens=self.tokens, epochs=self.epochs, threads=self.threads)
         found += _at_least(1, log_every=self.log_every, validate_every=self.validate_every)
         found += _at_least(1, save_every=self.save_every, accumulate_tokens=self.accumulate_tokens)
@@ -307,6 +306,9 @@ class TrainerOptions:
         found: Problems = []
         if self.steps is None and self.tokens is None and self.epochs is None and self.minutes is None:
             found.append(("steps", "no budget: set steps, tokens, epochs or minutes"))
+        shard, ranks = self.ranks.shard, self.devices
+        if shard and ranks is not None and ranks > 1 and ranks % shard:
+            found.append(("ranks.shard", f"must be a divisor of the {ranks} ranks, not {shard}"))
         kind, count = self.average.kind, self.average.count
         if kind == "last" and count > self.keep_last:
             found.append(("keep_last", f"must be at least average.count ({count}), not {self.keep_last}"))
