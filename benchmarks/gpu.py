@@ -35,10 +35,12 @@ from transformer_kit.models.stack import checkpoint_activations
 from transformer_kit.objectives.base import Objective
 from transformer_kit.training.compiling import Compiler
 from transformer_kit.training.optimizer import build_optimizer
+from transformer_kit.training.parallel import Parallel
 from transformer_kit.training.precision import Precision
 from transformer_kit.training.schedule import build_schedule
 from transformer_kit.training.step import Step
 from transformer_kit.training.update import Updater
+from transformer_kit.training.windows import Window
 
 Row = dict[str, Any]
 DATA = {
@@ -231,11 +233,11 @@ class Run:
         optimizer = build_optimizer(config.optimizer, self.model)
         self.precision = Precision("bf16", scale.device, "")
         schedule = build_schedule(config.schedule)
-        self._updater = Updater(self.step, optimizer, schedule, self.precision, None, seed=1)
+        self._updater = Updater(Parallel(self.step), optimizer, schedule, self.precision, None, seed=1)
         self.updates = 0
 
     def update(self, batch: Batch) -> int:
-        outcome = self._updater.run([batch], self.updates, self.updates + 1)
+        outcome = self._updater.run(Window.of([batch]), self.updates, self.updates + 1)
         assert outcome.finite, "the loss is not finite"
         self.updates += 1
         return outcome.labels

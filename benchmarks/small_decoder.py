@@ -37,10 +37,12 @@ from transformer_kit.data.prepare import prepare
 from transformer_kit.data.streams import training_stream
 from transformer_kit.tasks.load import assemble
 from transformer_kit.training.optimizer import build_optimizer
+from transformer_kit.training.parallel import Parallel
 from transformer_kit.training.precision import resolve_device, resolve_precision
 from transformer_kit.training.schedule import build_schedule
 from transformer_kit.training.step import Step
 from transformer_kit.training.update import Updater
+from transformer_kit.training.windows import Window
 
 WIDTH, LAYERS, HEADS, LENGTH, ROWS = 128, 4, 4, 64, 12
 NAMES = ("loop fp32", "tkit fp32", "loop bf16", "tkit bf16")
@@ -131,7 +133,7 @@ def tkit_loop(precision: str, cache: str) -> Callable[[], float]:
     torch.manual_seed(1)
     model, objective = assemble(config, prepared.tokenizers, prepared.labels)
     updater = Updater(
-        Step(model.train(), objective),
+        Parallel(Step(model.train(), objective)),
         build_optimizer(config.optimizer, model),
         build_schedule(config.schedule),
         resolve_precision(precision, resolve_device("cpu")),
@@ -144,7 +146,7 @@ def tkit_loop(precision: str, cache: str) -> Callable[[], float]:
     def iterate() -> float:
         nonlocal done
         done += 1
-        return updater.run([next(feed)], done - 1, done).loss
+        return updater.run(Window.of([next(feed)]), done - 1, done).loss
 
     return iterate
 

@@ -43,11 +43,13 @@ from transformer_kit.data.tokenizer import Tokenizers
 from transformer_kit.data.tokenizer_options import SamplingOptions
 from transformer_kit.training.memory import peak_memory
 from transformer_kit.training.optimizer import build_optimizer
+from transformer_kit.training.parallel import Parallel
 from transformer_kit.training.precision import resolve_device, resolve_precision
 from transformer_kit.training.schedule import build_schedule
 from transformer_kit.training.step import Step
 from transformer_kit.training.throughput import Work, product_rate
 from transformer_kit.training.update import Updater
+from transformer_kit.training.windows import Window
 
 DROPOUT = "model.dropout={{embedding: {0}, residual: {0}, attention: {0}, feedforward: {0}}}"
 WORKLOADS = {
@@ -142,7 +144,7 @@ def main() -> None:
     step = Step(model, build_objective(config.objective, specials=ANY_SPECIALS))
     precision = resolve_precision(given.precision, resolve_device("cpu"))
     optimizer = build_optimizer(config.optimizer, model)
-    updater = Updater(step, optimizer, build_schedule(config.schedule), precision, None, seed=1)
+    updater = Updater(Parallel(step), optimizer, build_schedule(config.schedule), precision, None, seed=1)
     feed = batches(given.vocabulary, given.source, given.target, tokens)
     done, work = 0, Work(model)
     real, cells = 0, 0
@@ -150,7 +152,7 @@ def main() -> None:
     def update() -> int:
         nonlocal done, real, cells
         batch = next(feed)
-        outcome = updater.run([batch], done, done + 1)
+        outcome = updater.run(Window.of([batch]), done, done + 1)
         done += 1
         work.add(batch)
         real += outcome.labels

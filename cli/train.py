@@ -28,13 +28,15 @@ def train(
         hydra_bridge.show("train", given, folders, resolve=resolve)
         return
     trained = hydra_bridge.run("train", given, folders, _task)
+    if trained is None:  # another rank than 0
+        return
     from transformer_kit.cli.train_report import show
 
     show(trained)
 
 
-def _task(config: Config) -> Trained:
+def _task(config: Config) -> Trained | None:
     from transformer_kit.console import progress
-    from transformer_kit.tasks.train import train as task
+    from transformer_kit.tasks.ranks import train_on_ranks
 
-    return task(config, progress())
+    return train_on_ranks(config, progress())

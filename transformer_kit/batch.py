@@ -202,6 +202,11 @@ class Batch:
             None if self.places is None else change(self.places),
         )
 
+    def uncounted(self) -> Batch:
+        """The first example, none of whose labels counts: its loss is a sum over nothing, its gradients are zeros."""
+        first = self.rows(slice(0, 1))
+        return replace(first, counted=torch.zeros_like(first.counted), num_labels=0, places=None)
+
     def rows(self, which: slice) -> Batch:
         """Some of the examples, as wide as before."""
         counted = self.counted[which]

@@ -26,7 +26,10 @@ from transformer_kit.training.options import (
     TrainerOptions,
     ValidationOptions,
 )
+from transformer_kit.training.parallel import Parallel
 from transformer_kit.training.precision import Precision
+from transformer_kit.training.ranks_options import RanksOptions
+from transformer_kit.training.step import Step
 
 WIDTH = 5
 BASE = TrainerOptions(
@@ -35,6 +38,8 @@ BASE = TrainerOptions(
     epochs=None,
     minutes=None,
     device="cpu",
+    devices=1,
+    ranks=RanksOptions(parallel="ddp", shard=None, timeout=60.0, restarts=0),
     threads=None,
     precision="fp32",
     compile=False,
@@ -46,6 +51,7 @@ BASE = TrainerOptions(
     log_every=1,
     validate_every=None,
     save_every=None,
+    save_async=False,
     keep_last=3,
     keep_best=1,
     best_metric="loss",
@@ -55,6 +61,7 @@ BASE = TrainerOptions(
     ema=None,
     final="last",
     max_skips=3,
+    spike=None,
     watch=None,
     overfit_batch=False,
 )
@@ -162,8 +169,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Setup
             higher_is_better=METRICS[chosen.best_metric] == "higher",
         )
         trainer = Trainer(
-            model=model,
-            objective=objective or Objective(),
+            parallel=Parallel(Step(model, objective or Objective())),
             stream=stream,
             optimizer=build_optimizer(optimizer or shipped("adam"), model),
             schedule=schedule,

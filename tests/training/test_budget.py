@@ -40,7 +40,7 @@ def test_trials_that_look_alike_reach_the_cap():
 def parts(make):
     """A step in training mode and the batches of a budget: as many rows of 8 cells as it holds."""
     setup = make(dropout=0.5)
-    step = Step(setup.model, setup.trainer._step.objective).train()
+    step = Step(setup.model, setup.trainer._parallel.step.objective).train()
     asked = []
 
     def batches(tokens):

@@ -120,7 +120,7 @@ def test_the_weights_themselves_are_offered_where_asked_for(make, final):
 def test_a_skipped_update_leaves_it(make, monkeypatch):
     steps = []
     monkeypatch.setattr(Ema, "update", lambda ema, step: steps.append(step))
-    poisoned = type(make().trainer._step.objective)(poison=lambda call: call == 2)
+    poisoned = type(make().trainer._parallel.step.objective)(poison=lambda call: call == 2)
     setup = session(make, "c", 3, ema=0.9, objective=poisoned)
     assert setup.trainer.state.skipped == 1
     assert steps == [1, 2, 3]

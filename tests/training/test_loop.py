@@ -16,10 +16,12 @@ from transformer_kit.errors import CheckpointError, Interrupted, RunError
 from transformer_kit.training import checkpoint as checkpoint_module
 from transformer_kit.training.norms import total_norm
 from transformer_kit.training.optimizer import build_optimizer
+from transformer_kit.training.parallel import Parallel
 from transformer_kit.training.precision import Precision
 from transformer_kit.training.step import Step
 from transformer_kit.training.tracker import Jsonl
 from transformer_kit.training.update import Updater, derive_seed
+from transformer_kit.training.windows import Window
 
 
 def pair(length, first):
@@ -36,12 +38,12 @@ def update(make, *windows, clip_norm=None):
     setup = make(dropout=0.0)
     model = setup.model.double()
     optimizer = build_optimizer(shipped("adam"), model)
-    step = Step(model, setup.trainer._step.objective)
+    step = Step(model, setup.trainer._parallel.step.objective)
     updater = Updater(
-        step, optimizer, lambda step: 0.1 / step, Precision("fp32", torch.device("cpu"), ""), clip_norm, 1
+        Parallel(step), optimizer, lambda step: 0.1 / step, Precision("fp32", torch.device("cpu"), ""), clip_norm, 1
     )
     for number, window in enumerate(windows):
-        outcome = updater.run(window, attempt=number, step=number + 1)
+        outcome = updater.run(Window.of(window), attempt=number, step=number + 1)
     return {n: p.grad for n, p in model.named_parameters()}, outcome, model.state_dict()
 
 
@@ -65,7 +67,7 @@ def test_the_gradient_is_that_of_the_mean_loss(make):
     gradients, outcome, _ = update(make, [batch_of(3, 7), batch_of(5)])
     setup = make(dropout=0.0)
     model = setup.model.double()
-    sums = [setup.trainer._step.objective(model, batch) for batch in (batch_of(3, 7), batch_of(5))]
+    sums = [setup.trainer._parallel.step.objective(model, batch) for batch in (batch_of(3, 7), batch_of(5))]
     (sum(each.loss for each in sums) / (4 + 8 + 6)).backward()
     assert close(gradients, {n: p.grad for n, p in model.named_parameters()})
     total = math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters()))
@@ -89,7 +91,7 @@ def test_the_incomplete_last_window_counts_its_own_labels(make):
     labels = sum(len(target) + 1 for _, target in setup.stream.pairs)
     assert (summary.step, summary.tokens, summary.reason) == (1, labels, "epochs")
     fresh = make(dropout=0.0, folder="other")
-    whole = fresh.trainer._step.objective(fresh.model, fresh.stream.batch(list(range(samples))))
+    whole = fresh.trainer._parallel.step.objective(fresh.model, fresh.stream.batch(list(range(samples))))
     assert setup.tracker.of("train", "loss") == [(pytest.approx(whole.loss.item() / labels, rel=1e-6),)]
 
 
@@ -220,7 +222,7 @@ def test_a_metric_that_validation_lacks(make):
 
 
 def test_a_gradient_that_is_not_finite_skips_the_update(make, caplog):
-    objective_type = type(make().trainer._step.objective)
+    objective_type = type(make().trainer._parallel.step.objective)
     healthy = make(steps=6, folder="healthy")
     healthy.trainer.fit()
     setup = make(steps=6, objective=objective_type(lambda call: call in (3, 4)), save_every=2)
@@ -235,7 +237,7 @@ def test_a_gradient_that_is_not_finite_skips_the_update(make, caplog):
 
 
 def test_too_many_in_a_row_stop_with_the_last_checkpoint_in_place(make):
-    objective_type = type(make().trainer._step.objective)
+    objective_type = type(make().trainer._parallel.step.objective)
     setup = make(max_skips=3, save_every=2, objective=objective_type(lambda call: call in (2, 3) or call > 7))
     with pytest.raises(
         RunError, match=r"not finite 3 times in a row after step 5 \(the last checkpoint is of step 4\)"
@@ -279,8 +281,8 @@ def test_a_stop_that_cannot_be_saved_says_what_is_left(make, monkeypatch):
     setup = make(save_every=2)
     update = setup.trainer._update
 
-    def stop_at_five(batches):
-        update(batches)
+    def stop_at_five():
+        update()
         if setup.trainer.state.step == 5:
             monkeypatch.setattr(checkpoint_module, "write_manifest", full_disk)
             signal.raise_signal(signal.SIGINT)

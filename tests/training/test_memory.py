@@ -10,9 +10,11 @@ from transformer_kit.batch import translation_batch
 from transformer_kit.errors import RunError
 from transformer_kit.training.memory import is_out_of_memory, peak_memory
 from transformer_kit.training.optimizer import build_optimizer
+from transformer_kit.training.parallel import Parallel
 from transformer_kit.training.precision import Precision
 from transformer_kit.training.step import Step
 from transformer_kit.training.update import Updater
+from transformer_kit.training.windows import Window
 
 CPU = torch.device("cpu")
 
@@ -88,10 +90,10 @@ def one_update(make, window, dropout=0.0, rows=None, error=None, where="backward
     setup = make(dropout=dropout)
     model = setup.model.double()
     scarce = None if rows is None else Scarce(model, rows, error, where)
-    step = Step(model, setup.trainer._step.objective)
+    step = Step(model, setup.trainer._parallel.step.objective)
     optimizer = build_optimizer(shipped("adam"), model)
-    updater = Updater(step, optimizer, lambda step: 0.1, Precision("fp32", CPU, ""), 1.0, 1)
-    outcome = updater.run(window, attempt=0, step=1)
+    updater = Updater(Parallel(step), optimizer, lambda step: 0.1, Precision("fp32", CPU, ""), 1.0, 1)
+    outcome = updater.run(Window.of(window), attempt=0, step=1)
     return model, outcome, scarce
 
 

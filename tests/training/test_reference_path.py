@@ -16,10 +16,12 @@ from transformer_kit.nn.cross_entropy import reference_cross_entropy
 from transformer_kit.nn.feedforward import blocked
 from transformer_kit.objectives import tokens
 from transformer_kit.training.optimizer import build_optimizer
+from transformer_kit.training.parallel import Parallel
 from transformer_kit.training.precision import resolve_device, resolve_precision
 from transformer_kit.training.schedule import build_schedule
 from transformer_kit.training.step import Step
 from transformer_kit.training.update import Updater
+from transformer_kit.training.windows import Window
 
 VOCABULARY, PAD, BOS, EOS = 97, 0, 1, 2
 UPDATES = 200
@@ -60,7 +62,7 @@ def losses(precision: str, monkeypatch: pytest.MonkeyPatch, *, fast: bool) -> li
                 module.kernel = "reference"
         specials = Specials(PAD, BOS, EOS, None, None, (), VOCABULARY, BOS)
         updater = Updater(
-            Step(model, build_objective(config.objective, specials=specials)),
+            Parallel(Step(model, build_objective(config.objective, specials=specials))),
             build_optimizer(config.optimizer, model),
             build_schedule(config.schedule),
             resolve_precision(precision, resolve_device("cpu")),
@@ -69,7 +71,7 @@ def losses(precision: str, monkeypatch: pytest.MonkeyPatch, *, fast: bool) -> li
         )
         found = []
         for number in range(UPDATES):
-            outcome = updater.run([task(number % 23)], number, number + 1)
+            outcome = updater.run(Window.of([task(number % 23)]), number, number + 1)
             found.append(outcome.loss / outcome.labels)
     return found
 

@@ -63,8 +63,8 @@ class Interrupting:
     def __getattr__(self, name):
         return getattr(self.stream, name)
 
-    def __iter__(self):
-        for count, batch in enumerate(iter(self.stream), 1):
+    def dealt(self, rank, ranks):
+        for count, batch in enumerate(self.stream.dealt(rank, ranks), 1):
             if count == self.at:
                 for _ in range(self.times):
                     signal.raise_signal(self.number)

@@ -35,6 +35,10 @@ class Stream:
             self.given.append(chunk)
             yield self.batch(chunk)
 
+    def dealt(self, rank: int, ranks: int) -> Iterator[Batch | None]:
+        for given, batch in enumerate(self):
+            yield batch if given % ranks == rank else None
+
     def batch(self, chunk: list[int]) -> Batch:
         sources, targets = zip(*(self.pairs[i] for i in chunk), strict=True)
         return translation_batch(sources, targets, chunk, pad_id=0, bos_id=2, eos_id=3)

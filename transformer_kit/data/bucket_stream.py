@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from transformer_kit.batch import Batch
 from transformer_kit.data.buckets import by_length, cut, passes, quotas
+from transformer_kit.data.dealt import Dealt
 from transformer_kit.data.options import BatchOptions
 from transformer_kit.data.ragged import Ints, Ragged, concatenate
 from transformer_kit.errors import DataError
@@ -29,7 +30,7 @@ ORDER, PASS, SHUFFLE, START = 1, 2, 3, 4  # what a random draw is for
 Pool = TypeVar("Pool")
 
 
-class BucketStream(ABC, Generic[Pool]):
+class BucketStream(Dealt, ABC, Generic[Pool]):
     """A mixture of corpora as endless batches.
 
     `state_dict()` taken after a batch resumes at the next one.
@@ -102,8 +103,8 @@ class BucketStream(ABC, Generic[Pool]):
         self.epoch, self._batch = int(state["epoch"]), int(state["batch"])
         self._pool, self._next = int(state["pool"]), int(state["batch_in_pool"])
 
-    def __iter__(self) -> Iterator[Batch]:
-        order, order_epoch, barren = self._order(self.epoch), self.epoch, 0
+    def dealt(self, rank: int, ranks: int) -> Iterator[Batch | None]:
+        order, order_epoch, barren, given = self._order(self.epoch), self.epoch, 0, 0
         while True:
             if order_epoch != self.epoch:
                 order, order_epoch = self._order(self.epoch), self.epoch
@@ -120,7 +121,8 @@ class BucketStream(ABC, Generic[Pool]):
                 continue
             for start, end in spans[self._next :]:
                 rows = np.sort(by[start:end])
-                batch = self._collate(pool, rows, ids[rows])
+                batch = self._collate(pool, rows, ids[rows]) if given % ranks == rank else None
+                given += 1
                 self._next += 1
                 self._batch += 1
                 if self._next == len(spans):

@@ -22,6 +22,7 @@ from transformer_kit.batch import Batch
 from transformer_kit.data.bucket_stream import ORDER, PASS
 from transformer_kit.data.buckets import passes, quotas, sample_seeds
 from transformer_kit.data.dataset import DocumentDataset, TrainingCorpus
+from transformer_kit.data.dealt import Dealt
 from transformer_kit.data.options import DocumentsOptions
 from transformer_kit.data.ragged import Ints, Ragged, concatenate, offsets_of, within
 from transformer_kit.data.rows import Collate, TextRows
@@ -79,7 +80,7 @@ def count_blocks(documents: Ragged, length: int) -> int:
     return -(-(int(documents.offsets[-1]) - 1) // length)
 
 
-class PackedStream:
+class PackedStream(Dealt):
     """Endless batches of blocks.
 
     `state_dict()` taken after a batch resumes at the next one.
@@ -122,18 +123,19 @@ class PackedStream:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch, self._batch = int(state["epoch"]), int(state["batch"])
 
-    def __iter__(self) -> Iterator[Batch]:
-        plan, plan_epoch = _Epoch(self, self.epoch), self.epoch
+    def dealt(self, rank: int, ranks: int) -> Iterator[Batch | None]:
+        plan, plan_epoch, given = _Epoch(self, self.epoch), self.epoch, 0
         while True:
             if plan_epoch != self.epoch:
                 plan, plan_epoch = _Epoch(self, self.epoch), self.epoch
             start = self._batch * self._rows
-            rows = plan.rows(start, start + self._rows)
+            batch = self.collate(plan.rows(start, start + self._rows)) if given % ranks == rank else None
+            given += 1
             self._batch += 1
             if start + self._rows >= len(plan):
                 self.epoch += 1
                 self._batch = 0
-            yield self.collate(rows)  # the cursor already stands behind it
+            yield batch  # the cursor already stands behind it
 
 
 class _Epoch:

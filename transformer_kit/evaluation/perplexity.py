@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,13 +46,19 @@ class Likelihood:
         return self.correct / self.tokens
 
 
-def likelihood(model: nn.Module, objective: nn.Module, batches: Iterable[Batch]) -> Likelihood:
+def likelihood(
+    model: nn.Module,
+    objective: nn.Module,
+    batches: Iterable[Batch],
+    combine: Callable[[Sequence[float]], Sequence[float]] = tuple,
+) -> Likelihood:
     """Sum an objective over batches; the sums do not depend on how the data is cut into batches or ordered.
 
     Args:
         model: put into evaluation mode for the time, and back.
         objective: `(model, batch) -> Sums` with the metrics `nll` and `correct`.
         batches: each sample once.
+        combine: adds the sums of several processes that share the batches.
 
     Raises:
         DataError: there is no token to count.
@@ -74,6 +80,8 @@ def likelihood(model: nn.Module, objective: nn.Module, batches: Iterable[Batch])
     finally:
         model.train(was_training[0])
         objective.train(was_training[1])
+    loss, nll, correct, count = combine((loss, nll, correct, float(tokens)))
+    tokens = round(count)
     if not tokens:
         raise DataError("there are no target tokens to score: the data set is empty")
     return Likelihood(loss, nll, round(correct), tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,25 +42,30 @@ from transformer_kit.tasks.validate import Validation
 from transformer_kit.training.average import VALIDATED, final_weights
 from transformer_kit.training.budget import auto_tokens
 from transformer_kit.training.checkpoint import MODEL
+from transformer_kit.training.compiling import Compiler
 from transformer_kit.training.files import sha256
 from transformer_kit.training.loop import Trainer
 from transformer_kit.training.memory import peak_memory
 from transformer_kit.training.optimizer import build_optimizer
+from transformer_kit.training.parallel import make_parallel
 from transformer_kit.training.precision import Precision, determinism, resolve_device, resolve_precision
 from transformer_kit.training.schedule import build_schedule
 from transformer_kit.training.state import Budget, RunState
 from transformer_kit.training.step import Step
 from transformer_kit.training.summary import Summary
-from transformer_kit.training.threads import lent_threads
+from transformer_kit.training.threads import Cores, lent_threads
 from transformer_kit.training.throughput import product_rate
 from transformer_kit.training.tracker import METRICS_FILE, Jsonl
+from transformer_kit.training.watchdog import Watchdog
 from transformer_kit.training.weights import fill, load_model, save_tensors
+from transformer_kit.training.world import ALONE, World
 
 log = get_logger(__name__)
 
 LOG_FILE = "train.log"
 HYPOTHESES = "validation.hypotheses"  # translations of the validation data by the final model
 LEAST_SECONDS = 5.0  # of updates, before their speed is set beside a matrix product's
+RANKS = "ranks"  # in environment.json: how many trained when the run began, which many batches an update has
 SAMPLES = {"pairs": "pairs", "documents": "documents", "labels": "examples"}
 
 
@@ -80,35 +86,54 @@ class Trained:
     config: Config
 
 
-def train(config: Config, progress: Progress) -> Trained:
+def train(config: Config, progress: Progress, world: World = ALONE) -> Trained:
     """Train a model, or go on with the run that the configuration names.
 
-    A failure is recorded in `result.json` as well, so that a sweep's table can show it.
+    A failure, or a stop, is recorded in `result.json` as well, so that a sweep's table can show it.
+
+    Args:
+        world: the ranks that train it together, each of which calls this; rank 0 alone writes the run folder, which all
+            must be able to read.
 
     Raises:
         TkitError: what a user can mend; see the modules called.
     """
     if not config.data.valid and getattr(config.data, "generate", None) is None:
         raise ConfigError("data.valid: no validation corpus is given; training needs one to choose its model by")
-    with open_run(config) as run:
-        done = run.result()
+    with _opened(config, world) as run:
+        done = world.share(run.result())
         if done is not None and has_ended(done, config):
             return Trained(run.path, True, done, config)
-        handler = logs.add_file(run.path / LOG_FILE)
+        handler = logs.add_file(run.path / LOG_FILE) if world.leads else None
         try:
             log.info("run %s%s", run.path, " (going on)" if run.resumed else "")
-            recorded = read_environment(run.path).get("threads")
-            with determinism(config.trainer.deterministic), lent_threads(config.trainer.threads, recorded):
-                result = _train(run, progress)
-        except (Interrupted, KeyboardInterrupt):
+            recorded = read_environment(run.path)
+            threads = config.trainer.threads or (None if world.size == 1 else Cores.here().share(world.here))
+            with determinism(config.trainer.deterministic), lent_threads(threads, recorded.get("threads")):
+                result = _train(run, progress, world, recorded.get(RANKS, world.size))
+        except (Interrupted, KeyboardInterrupt) as error:
+            if world.leads:
+                run.write_result({"status": "interrupted", "error": str(error) or "interrupted"})
             raise
         except Exception as error:
-            if not run.pending:  # a change that the run cannot take leaves it as it was
+            if world.leads and not run.pending:  # a change that the run cannot take leaves it as it was
                 run.write_result({"status": "failed", "error": f"{type(error).__name__}: {error}"})
             raise
         finally:
-            logs.remove(handler)
+            if handler is not None:
+                logs.remove(handler)
         return Trained(run.path, False, result, config)
+
+
+@contextmanager
+def _opened(config: Config, world: World) -> Iterator[RunFolder]:
+    """The run's folder, locked by rank 0, on every rank."""
+    if not world.leads:
+        yield RunFolder(*world.share(None))
+        return
+    with open_run(config) as run:
+        world.share((run.path, run.config, run.resumed, run.changed))
+        yield run
 
 
 def has_ended(result: Mapping[str, Any], config: Config) -> bool:
@@ -119,32 +144,37 @@ def has_ended(result: Mapping[str, Any], config: Config) -> bool:
     return result["ended_by"] == "patience" or Budget(config.trainer).reached(spent, result["epochs"]) is not None
 
 
-def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
+def _train(run: RunFolder, progress: Progress, world: World, ranks: int) -> dict[str, Any]:
     config = replace(run.config, trainer=for_one_batch(run.config.trainer))
-    prepared = prepare(config.data, config.tokenizer, run_tokenizers(run.path))
-    assert prepared.valid is not None
+    prepared = _prepared(run, world)
     tokenizers = prepared.tokenizers
     torch.manual_seed(config.seed)
     model, objective = assemble(config, tokenizers, prepared.labels)
     parameters = count_parameters(model)
-    precision = resolve_precision(config.trainer.precision, resolve_device(config.trainer.device))
+    precision = resolve_precision(config.trainer.precision, rank_device(config, world))
     samples = f"{sum(len(corpus.dataset) for corpus in prepared.train):,}"
     log.info("%s parameters, %s training %s", f"{parameters:,}", samples, SAMPLES[config.data.kind])
     checkpoint_activations(model, config.trainer.activation_checkpointing)
-    prepared = _with_budget(run, prepared, model, objective, precision)
-    stream, validate = _material(config, prepared, objective)
+    prepared = _with_budget(run, prepared, model, objective, precision, world)
+    stream, validate = _material(config, prepared, objective, world)
     store = checkpoints(run.path, config)
-    if config.init.from_ is not None and store.latest_good() is None:
+    latest = world.share(store.latest_good() if world.leads else None)
+    if config.init.from_ is not None and latest is None:
         start_from(Path(config.init.from_), model)
     freeze(model, config.init.freeze)
-    _record_start(run, prepared, precision)  # from here on the run has begun
+    if world.leads:
+        _record_start(run, prepared, precision, world)  # from here on the run has begun
     if run.changed:
-        if (latest := store.latest_good()) is not None:
+        if latest is not None:
             load_model(latest.path / MODEL, model)  # raises where the change leaves weights that do not fit
-        run.accept()
+        if world.leads:
+            run.accept()
+    if world.size > 1:
+        log.info("%d ranks (%s); an update is %s", world.size, config.trainer.ranks.parallel, _size(config, ranks))
+    step = Step(model, objective, Compiler() if config.trainer.compile else None).to(precision.device)
+    parallel = make_parallel(step, world, config.trainer.ranks)
     trainer = Trainer(
-        model=model,
-        objective=objective,
+        parallel=parallel,
         stream=stream,
         optimizer=build_optimizer(config.optimizer, model),
         schedule=build_schedule(config.schedule),
@@ -154,37 +184,65 @@ def _train(run: RunFolder, progress: Progress) -> dict[str, Any]:
         seed=config.seed,
         validate=validate,
         progress=progress,
-        trackers=[Jsonl(run.path / METRICS_FILE)],
+        trackers=[Jsonl(run.path / METRICS_FILE)] if world.leads else [],
+        batches=ranks,
+        watchdog=Watchdog(world, config.trainer.ranks.timeout),
     )
     summary = trainer.fit()
     tensors, kind, steps = final_weights(store, config.trainer)
-    fill(model, tensors, str(store.folder))
-    scores = dict(summary.scores)
-    translations = validate.translations
-    validated = steps == [summary.step] and (config.trainer.ema is None or kind in VALIDATED)
-    if not validated or (translations is not None and not translations.hypotheses):
-        began = time.monotonic()  # other weights than those validated last, or validated in an earlier session
-        scores = dict(validate(model))
-        said = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
-        log.info("final model (%s of %d): validation  %s  (%.0f s)", kind, len(steps), said, time.monotonic() - began)
+    with parallel.whole() as whole:
+        fill(whole, tensors, str(store.folder))
+        scores = dict(summary.scores)
+        translations = validate.translations
+        validated = steps == [summary.step] and (config.trainer.ema is None or kind in VALIDATED)
+        if not validated or (translations is not None and not translations.hypotheses):
+            began = time.monotonic()  # other weights than those validated last, or validated in an earlier session
+            scores = dict(validate(whole))
+            said = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
+            log.info(
+                "final model (%s of %d): validation  %s  (%.0f s)", kind, len(steps), said, time.monotonic() - began
+            )
+    if not world.leads:
+        return {}
     save_tensors(run.path / MODEL, tensors)
     if translations is not None:
         write_text(run.path / HYPOTHESES, "".join(f"{line}\n" for line in translations.hypotheses))
     result = _result(summary, parameters, kind, steps, sha256(run.path / MODEL), scores, precision)
     if config.trainer.overfit_batch:
         result["overfit"] = asdict(judge(summary.scores["loss"], objective.floor(model), summary.step))
-    result |= _utilisation(summary, precision)
+    result |= _utilisation(summary, precision, world.size)
     run.write_result(result)
     return result
 
 
+def rank_device(config: Config, world: World) -> torch.device:
+    """The device of a rank: with several on a machine, each has a GPU of its own."""
+    device = resolve_device(config.trainer.device)
+    return torch.device("cuda", world.local_rank) if device.type == "cuda" and world.size > 1 else device
+
+
+def _prepared(run: RunFolder, world: World) -> Prepared:
+    """The data: rank 0 prepares what is not prepared yet, then all open it."""
+    config = run.config
+    made = prepare(config.data, config.tokenizer, run_tokenizers(run.path)) if world.leads else None
+    world.barrier()
+    prepared = made or prepare(config.data, config.tokenizer, run_tokenizers(run.path))
+    assert prepared.valid is not None
+    return prepared
+
+
+def _size(config: Config, ranks: int) -> str:
+    labels = config.trainer.accumulate_tokens
+    return f"{labels:,} target tokens" if labels is not None else f"{ranks} batches, as when the run began"
+
+
 def _material(
-    config: Config, prepared: Prepared, objective: Objective
+    config: Config, prepared: Prepared, objective: Objective, world: World
 ) -> tuple[Stream | OneBatch, Validation | BatchValidation]:
     """What is trained on, and what measures the model."""
     stream = training_stream(prepared, seed=config.seed, collate=objective.collate)
     if not config.trainer.overfit_batch:
-        return stream, Validation(config, prepared, objective)
+        return stream, Validation(config, prepared, objective, world)
     one = OneBatch(stream)
     rows, labels = one.batch.labels.shape[0], one.batch.num_labels
     log.info("trainer.overfit_batch: training and validating on one batch of %d rows, %d labels", rows, labels)
@@ -192,7 +250,7 @@ def _material(
 
 
 def _with_budget(
-    run: RunFolder, prepared: Prepared, model: Model, objective: Objective, precision: Precision
+    run: RunFolder, prepared: Prepared, model: Model, objective: Objective, precision: Precision, world: World
 ) -> Prepared:
     """The data with a number for `data.batch.tokens`: where it is `auto`, the one that the run began with, or a fit.
 
@@ -209,14 +267,14 @@ def _with_budget(
 
     if prepared.data.batch.tokens != "auto":
         return prepared
-    tokens = read_environment(run.path).get(BATCH_TOKENS)
-    if tokens is None:
+    tokens = world.share(read_environment(run.path).get(BATCH_TOKENS))
+    if tokens is None and world.leads:
         step = Step(model, objective).to(precision.device).train()
         tokens = auto_tokens(step, batches, precision, longest_row(prepared))
-    return under(tokens)
+    return under(world.share(tokens))
 
 
-def _record_start(run: RunFolder, prepared: Prepared, precision: Precision) -> None:
+def _record_start(run: RunFolder, prepared: Prepared, precision: Precision, world: World) -> None:
     """Leave the tokenizers, the names of classes and what the run is computed with, once; a resume adds nothing.
 
     Raises:
@@ -231,18 +289,18 @@ def _record_start(run: RunFolder, prepared: Prepared, precision: Precision) -> N
         write_text(run.path / LABELS, json.dumps(labels, ensure_ascii=False) + "\n")
     with new_folder(run.path / TOKENIZER) as made:  # whole or not at all: a kill here must not spoil the run
         prepared.tokenizers.save(made)
-    facts = describe(prepared, precision)
+    facts = {**describe(prepared, precision), RANKS: world.size}
     write_text(run.path / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
 
 
-def _utilisation(summary: Summary, precision: Precision) -> dict[str, Any]:
+def _utilisation(summary: Summary, precision: Precision, ranks: int) -> dict[str, Any]:
     """Peak memory, and the share of a matrix product's rate that the model's own operations reached.
 
     The rate is measured here and now, for a moment; a session of few updates says nothing and measures nothing.
     """
     facts: dict[str, Any] = {"peak_memory": peak_memory(precision.device), "product_rate": None, "mfu": None}
     if summary.flops_per_token is not None and summary.update_seconds >= LEAST_SECONDS:
-        facts["product_rate"] = product_rate(precision)
+        facts["product_rate"] = product_rate(precision) * ranks
         facts["mfu"] = summary.flops_per_token * summary.tokens_per_second / facts["product_rate"]
         log.info(
             "%.4g MFLOP a target token: %.1f %% of the %.4g GFLOP/s of a matrix product",

@@ -21,6 +21,7 @@ from transformer_kit.logs import get_logger
 from transformer_kit.objectives.base import Objective
 from transformer_kit.tasks.generate import generator_of
 from transformer_kit.tasks.load import model_limit
+from transformer_kit.training.world import ALONE, World
 
 log = get_logger(__name__)
 
@@ -34,23 +35,25 @@ class Validation:
         config: the run's.
         prepared: the data, with a validation part.
         objective: what is trained; called without gradients.
+        world: the ranks, which share the work; the scores are the same on each.
 
     Attributes:
         translations: those of the last call; None where the run makes none.
     """
 
-    def __init__(self, config: Config, prepared: Prepared, objective: Objective) -> None:
-        self._config, self._prepared, self._objective = config, prepared, objective
+    def __init__(self, config: Config, prepared: Prepared, objective: Objective, world: World = ALONE) -> None:
+        self._config, self._prepared, self._objective, self._world = config, prepared, objective, world
         self.translations: Translations | None = None
         if isinstance(prepared.data, PairsOptions) and config.trainer.validation.bleu is not None:
-            self.translations = Translations(config, prepared.valid, prepared.tokenizers)
+            self.translations = Translations(config, prepared.valid, prepared.tokenizers, world)
         writes = prepared.data.kind == "documents" and config.model.family == "decoder_only"
-        self._samples = Samples(config, prepared.valid, prepared.tokenizers) if writes else None
+        self._samples = Samples(config, prepared.valid, prepared.tokenizers) if writes and world.leads else None
 
     def __call__(self, model: nn.Module) -> Mapping[str, float]:
         prepared, collate = self._prepared, self._objective.collate
         batches = validation_batches(prepared.valid, prepared.data, collate, model_limit(self._config))
-        total = likelihood(model, self._objective, batches)
+        own = islice(batches, self._world.rank, None, self._world.size)
+        total = likelihood(model, self._objective, own, self._world.sum)
         scores = {"loss": total.loss, "accuracy": total.accuracy}
         if self._prepared.labels is None:
             scores["perplexity"] = total.perplexity
@@ -87,10 +90,10 @@ class Translations:
         hypotheses: the translations of the last call of `score`.
     """
 
-    def __init__(self, config: Config, dataset: ParallelDataset, tokenizers: Tokenizers) -> None:
+    def __init__(self, config: Config, dataset: ParallelDataset, tokenizers: Tokenizers, world: World = ALONE) -> None:
         assert isinstance(config.data, PairsOptions)
         assert config.trainer.validation.bleu is not None
-        self._config, self._dataset, self._tokenizers = config, dataset, tokenizers
+        self._config, self._dataset, self._tokenizers, self._world = config, dataset, tokenizers, world
         self._metric = Metric(config.trainer.validation.bleu, lowercase=False, language=config.data.target_language)
         self._sources, self._references = (list(side) for side in zip(*dataset.texts(), strict=True))
         self.hypotheses: list[str] = []
@@ -99,11 +102,14 @@ class Translations:
         """Translate the validation data and compare."""
         config = self._config
         translator = Translator(model, self._tokenizers, config.decoding, model_limit(config))
-        self.hypotheses = translator.translate_ids(self._ids())
+        rank, size, rows = self._world.rank, self._world.size, self._ids()
+        shares = self._world.gather(translator.translate_ids(rows[rank::size]))
+        self.hypotheses = [shares[row % size][row // size] for row in range(len(rows))]
         shown = zip(self._sources, self._references, self.hypotheses, strict=True)
         for source, reference, hypothesis in islice(shown, config.trainer.validation.samples):
             log.info("  source      %s\n  reference   %s\n  hypothesis  %s", source, reference, hypothesis)
-        return self._metric.score(self.hypotheses, [self._references]).value
+        value = self._metric.score(self.hypotheses, [self._references]).value if self._world.leads else 0.0
+        return self._world.share(value)
 
     def _ids(self) -> list[list[int]]:
         """Source ids with the tag and prefix of their corpus; none where the line has no content, as in translation."""

@@ -3,42 +3,45 @@
 - One update: gather batches up to `accumulate_tokens` labels, then `update.py`.
 - A window with a non-finite gradient changes nothing but the counters and the cursor.
 - At a step boundary, in this order: log, stop if asked to, validate, save.
+- On several ranks all go through the same boundaries and decide alike; rank 0 alone writes.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from typing import TypeVar
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from transformer_kit.batch import Batch
 from transformer_kit.console import Progress
 from transformer_kit.errors import CheckpointError, Interrupted, RunError
 from transformer_kit.logs import get_logger
 from transformer_kit.training.checkpoint import MODEL, TRAINER, CheckpointStore
-from transformer_kit.training.compiling import Compiler
 from transformer_kit.training.ema import Ema
 from transformer_kit.training.optimizer import load_optimizer_state, optimizer_state
 from transformer_kit.training.options import TrainerOptions
+from transformer_kit.training.parallel import Parallel
 from transformer_kit.training.precision import Precision
 from transformer_kit.training.prefetch import Prefetched, Stream, batches_ahead
 from transformer_kit.training.schedule import Schedule
 from transformer_kit.training.signals import StopFlag
 from transformer_kit.training.state import Budget, Interval, RunState
-from transformer_kit.training.step import Step
 from transformer_kit.training.summary import Summary
 from transformer_kit.training.threads import Cores, Crowding
 from transformer_kit.training.throughput import Work
 from transformer_kit.training.tracker import Tracker, Trackers
 from transformer_kit.training.update import Updater
 from transformer_kit.training.watch import Watch
+from transformer_kit.training.watchdog import Watchdog
 from transformer_kit.training.weights import load_model, load_tensors
+from transformer_kit.training.windows import Windows
 
+T = TypeVar("T")
 log = get_logger(__name__)
 
 
@@ -46,8 +49,7 @@ class Trainer:
     """Train a model until a budget is used up, from the last good checkpoint on if there is one.
 
     Args:
-        model: what is trained; moved to the device of `precision`.
-        objective: `objective(model, batch)` gives sums over the counted labels.
+        parallel: the step that is trained, on the device of `precision`.
         stream: training batches.
         optimizer: over the model's parameters.
         schedule: learning rate of update 1, 2, ….
@@ -57,14 +59,15 @@ class Trainer:
         seed: of everything random.
         validate: called without gradients, in evaluation mode; its result must hold `options.best_metric`.
         progress: shown while it trains.
-        trackers: receive rows.
+        trackers: receive rows; of rank 0.
+        batches: of an update, where no `accumulate_tokens` says more.
+        watchdog: is told of all progress.
     """
 
     def __init__(
         self,
         *,
-        model: nn.Module,
-        objective: nn.Module,
+        parallel: Parallel,
         stream: Stream,
         optimizer: Optimizer,
         schedule: Schedule,
@@ -75,15 +78,20 @@ class Trainer:
         validate: Callable[[nn.Module], Mapping[str, float]],
         progress: Progress,
         trackers: Sequence[Tracker],
+        batches: int = 1,
+        watchdog: Watchdog | None = None,
     ) -> None:
-        self.model = model
+        self.model = model = parallel.step.model
         self.state = RunState()
-        self._compiler = Compiler() if options.compile else None
-        self._step = Step(model, objective, self._compiler).to(precision.device)
-        watch = None if options.watch is None else Watch(model, options.watch)
-        self._updater = Updater(self._step, optimizer, schedule, precision, options.clip_norm, seed, watch)
+        self._parallel, self._world = parallel, parallel.world
+        self._compiler = parallel.step.compiler
+        watch = Watch(model, options.watch) if options.watch is not None and self._world.leads else None
+        self._updater = Updater(parallel, optimizer, schedule, precision, options.clip_norm, seed, watch)
         ahead = batches_ahead(options.prefetch, precision.device)
-        self._stream = Prefetched(stream, ahead, pin=precision.device.type == "cuda")
+        self._stream = Prefetched(stream, ahead, precision.device.type == "cuda", self._world)
+        self._windows = Windows(
+            self._stream, self._world, labels=options.accumulate_tokens, count=batches, epochs=options.epochs
+        )
         self._ema = None if options.ema is None else Ema(model, options.ema)
         self._optimizer = optimizer
         self._schedule = schedule
@@ -99,7 +107,8 @@ class Trainer:
         self._began = 0.0
         self._session = Interval()
         self._work = Work(model)
-        self._crowding = Crowding(Cores.here()) if precision.device.type == "cpu" else None
+        self._crowding = Crowding(Cores.here()) if precision.device.type == "cpu" and self._world.size == 1 else None
+        self._watchdog = watchdog or Watchdog(self._world, None)
 
     def fit(self) -> Summary:
         """Train.
@@ -110,32 +119,31 @@ class Trainer:
                 batch needs too much memory.
             CheckpointError: the last state could not be saved, or the checkpoint is of another model.
         """
-        with StopFlag() as stop, self._stream:
+        with StopFlag() as stop, self._stream, self._watchdog:
             self._resume()
-            batches = iter(self._stream)
             self._began = time.monotonic() - self.state.seconds
             log.info("training on %s in %s: %s", *self._precision.facts())
             self._progress.start("training", self._fraction())
-            self._step.train()
+            self._parallel.module.train()
             try:
                 self._boundary(stop)  # a session may have ended between saving and validating
-                while (reason := self._budget.reached(self.state, self._stream.epoch)) is None:
-                    self._update(batches)
+                while (reason := self._budget.reached(self.state, self._windows.epoch)) is None:
+                    self._update()
                     self._report()
                     self._boundary(stop)
                 self._finish()
             finally:
                 self._progress.stop()
         return Summary.of(
-            reason, self.state, self._session, self._stream.epoch, self._work.flops_per_token, self._scores
+            reason, self.state, self._session, self._windows.epoch, self._work.flops_per_token, self._scores
         )
 
     # -- one update ----------------------------------------------------------------------------------------------
 
-    def _update(self, batches: Iterator[Batch]) -> None:
+    def _update(self) -> None:
         began = time.perf_counter()
         state = self.state
-        window = self._window(batches)
+        window = self._windows.next()
         outcome = self._updater.run(window, attempt=state.step + state.skipped, step=state.step + 1)
         if self._compiler is not None:
             self._compiler.report(state.step + 1)
@@ -150,25 +158,15 @@ class Trainer:
         else:
             self._skip()
         self._count_splits(outcome.splits)
-        for batch in window:
-            state.interval.count(batch)
-            self._session.count(batch)
+        for batch in window.batches[: window.real]:
             self._work.add(batch)
         for interval in (state.interval, self._session):
+            interval.count(outcome.counts)
             interval.seconds += time.perf_counter() - began
         state.seconds = time.monotonic() - self._began
+        self._watchdog.progress(f"step {state.step + 1}")
         if outcome.watched:
             self._trackers.add({"kind": "norms", "step": state.step, **outcome.watched})
-
-    def _window(self, batches: Iterator[Batch]) -> list[Batch]:
-        """The batches of one update; the last window of the last epoch may hold fewer labels than asked for."""
-        window = [next(batches)]
-        target, epochs = self._options.accumulate_tokens, self._options.epochs
-        labels = window[0].num_labels
-        while target is not None and labels < target and (epochs is None or self._stream.epoch < epochs):
-            window.append(next(batches))
-            labels += window[-1].num_labels
-        return window
 
     def _skip(self) -> None:
         state = self.state
@@ -222,16 +220,29 @@ class Trainer:
 
     def _boundary(self, stop: StopFlag) -> None:
         """Between two updates: leave if asked to, else validate and save what is due."""
-        if stop:
+        asked, state = self._agree(stop), self.state
+        if asked:
             self._leave(stop)
-        state = self.state
         if state.step and _due(state.step, self._options.validate_every) and state.validated != state.step:
             self._run_validation()
-        good = state.validated == state.step and self._store.is_among_best(self._scores)
+            asked = self._agree(stop)  # while it validated
+        good = state.validated == state.step and self._leads(lambda: self._store.is_among_best(self._scores))
         if state.step and (good or _due(state.step, self._options.save_every)):
             self._save()
-        if stop:  # asked to while it validated
+        if asked:
             self._leave(stop)
+
+    def _agree(self, stop: StopFlag) -> bool:
+        """Whether some rank was asked to stop; the clock of the run is rank 0's."""
+        elapsed = time.monotonic() - self._began
+        asked, elapsed = self._world.sum([float(bool(stop)), elapsed if self._world.leads else 0.0])
+        if self._session.cells:  # no time is spent before the first update
+            self.state.seconds = elapsed
+        return asked > 0
+
+    def _leads(self, decide: Callable[[], T]) -> T:
+        """What rank 0 finds, for all."""
+        return self._world.share(decide() if self._world.leads else None)  # type: ignore[return-value]  # rank 0's
 
     def _finish(self) -> None:
         """After the last update: the last row, the last validation, the last checkpoint."""
@@ -245,17 +256,22 @@ class Trainer:
 
     def _run_validation(self) -> None:
         began = time.monotonic()
-        self._step.eval()
-        with torch.no_grad(), nullcontext() if self._ema is None else self._ema.applied():
-            scores = {name: float(value) for name, value in self._validate(self.model).items()}
-        self._step.train()
+        self._watchdog.progress(f"the validation of step {self.state.step}")
+        module = self._parallel.module
+        module.eval()
+        with (
+            torch.no_grad(),
+            nullcontext() if self._ema is None else self._ema.applied(),
+            self._parallel.whole() as model,
+        ):
+            scores = {name: float(value) for name, value in self._validate(model).items()}
+        module.train()
         state, metric = self.state, self._options.best_metric
         if metric not in scores:
             raise RunError(f"trainer.best_metric={metric}: validation gives only {', '.join(sorted(scores))}")
         best = state.judge(scores[metric], metric)
         state.validated = state.step
         self._scores = scores
-        state.seconds = time.monotonic() - self._began
         seconds = time.monotonic() - began
         self._trackers.add(
             {"kind": "validation", "step": state.step, **scores, "seconds": seconds, "elapsed": state.seconds}
@@ -269,6 +285,12 @@ class Trainer:
         now = (state.step, state.validated)
         if self._saved == now:
             return True
+        saved = self._leads(self._write)
+        self._saved = now if saved else self._saved
+        return saved
+
+    def _write(self) -> bool:
+        state = self.state
         scores = {name: value if math.isfinite(value) else None for name, value in self._scores.items()}
         path = self._store.save(
             self.model,
@@ -278,12 +300,11 @@ class Trainer:
                 "step": state.step,
                 "regular": _due(state.step, self._options.save_every),
                 "scores": scores if state.validated == state.step else {},
-                "cursor": self._stream.state_dict(),
+                "cursor": self._windows.state_dict(),
                 "run": state.plain(),
             },
             None if self._ema is None else self._ema.tensors(),
         )
-        self._saved = now if path is not None else self._saved
         return path is not None
 
     def _leave(self, stop: StopFlag) -> None:
@@ -292,14 +313,15 @@ class Trainer:
         Raises:
             Interrupted: always.
         """
-        what = f"stopped by {stop.name} after step {self.state.step}"
+        name = next(name for name in self._world.gather(stop.name) if name)
+        what = f"stopped by {name} after step {self.state.step}"
         if self._save():
             raise Interrupted(f"{what}; the state is saved: the same command goes on from there")
         where = "there is no checkpoint" if self._saved is None else f"the last checkpoint is of step {self._saved[0]}"
         raise Interrupted(f"{what}, but the state could not be saved: {where}")
 
     def _resume(self) -> None:
-        found = self._store.recover()
+        found = self._leads(self._store.recover)
         if found is not None:
             saved = found.state()
             try:
@@ -315,8 +337,8 @@ class Trainer:
                     self._ema.load(load_tensors(found.averaged), str(found.averaged))
             origin = str(found.path / TRAINER)
             load_optimizer_state(self._optimizer, self.model, found.trainer_state(), origin)
-            if cursor.keys() == self._stream.state_dict().keys():
-                self._stream.load_state_dict(cursor)
+            if cursor.keys() == self._windows.state_dict().keys():
+                self._windows.load_state_dict(cursor)
             else:  # one batch alone, or another way of making rows, which was switched on or off since
                 log.warning("%s is of data that were read in another way: their first pass begins anew", found.path)
             self._saved = (found.step, self.state.validated)
@@ -324,7 +346,7 @@ class Trainer:
         self._trackers.rewind(self.state.step, self.state.validated)
 
     def _fraction(self) -> float:
-        return self._budget.fraction(self.state, self._stream.epoch)
+        return self._budget.fraction(self.state, self._windows.epoch)
 
 
 def _due(step: int, every: int | None) -> bool:

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from transformer_kit.training.norms import total_norm
+from transformer_kit.training.ranks_options import RanksOptions
 from transformer_kit.training.step import Step
-from transformer_kit.training.world import World
+from transformer_kit.training.world import ALONE, World
 
 
 class Parallel:
@@ -33,7 +34,7 @@ class Parallel:
     scale = 1.0
     collective = False
 
-    def __init__(self, step: Step, world: World) -> None:
+    def __init__(self, step: Step, world: World = ALONE) -> None:
         self.step, self.world = step, world
         self.module: nn.Module = step
 
@@ -66,6 +67,6 @@ class Replicated(Parallel):
             yield
 
 
-def make_parallel(step: Step, world: World) -> Parallel:
+def make_parallel(step: Step, world: World, options: RanksOptions) -> Parallel:
     """The step of this rank, ready to be called; parameters may be other objects afterwards."""
     return Parallel(step, world) if world.size == 1 else Replicated(step, world)

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from transformer_kit.batch import Batch
+from transformer_kit.training.world import ALONE, World
 
 AHEAD = 2  # batches; one is on its way to the device while the next is made
 
@@ -30,7 +31,8 @@ class Stream(Protocol):
     def epoch(self) -> int:
         """How many passes over the data are complete: the epoch, from 0, of the next batch."""
 
-    def __iter__(self) -> Iterator[Batch]: ...
+    def dealt(self, rank: int, ranks: int) -> Iterator[Batch | None]:
+        """All batches; None in place of those that are for other ranks: batch i is for rank i mod `ranks`."""
 
     def state_dict(self) -> dict[str, Any]:
         """The cursor as JSON-able data: the batch after the last one given."""
@@ -46,12 +48,13 @@ def batches_ahead(asked: int | None, device: torch.device) -> int:
 
 @dataclass(frozen=True)
 class _Made:
-    """A batch, or the error or the end in its place, and where the stream stands behind it."""
+    """A batch, None for another rank's, or the error or the end in its place; where the stream stands behind it."""
 
     batch: Batch | None
     error: BaseException | None
     cursor: dict[str, Any]
     epoch: int
+    end: bool = False
 
 
 class Prefetched:
@@ -64,11 +67,12 @@ class Prefetched:
         stream: only this object uses it from now on.
         ahead: how many batches wait at most; 0 makes each when it is asked for, without a thread.
         pin: put batches into memory from which a GPU reads by itself.
+        world: the ranks; None takes the place of the batches of others.
     """
 
-    def __init__(self, stream: Stream, ahead: int, pin: bool) -> None:
+    def __init__(self, stream: Stream, ahead: int, pin: bool, world: World = ALONE) -> None:
         self._stream = stream
-        self._ahead, self._pin = ahead, pin
+        self._ahead, self._pin, self._world = ahead, pin, world
         self._cursor, self._epoch = stream.state_dict(), stream.epoch
         self._thread: _Thread | None = None
 
@@ -86,13 +90,14 @@ class Prefetched:
         self._stream.load_state_dict(state)
         self._cursor, self._epoch = self._stream.state_dict(), self._stream.epoch
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Batch | None]:
         self.close()
+        batches = _batches(self._stream, self._pin, self._world)
         if self._ahead == 0:
-            for made in _batches(self._stream, self._pin):
+            for made in batches:
                 yield self._hand_out(made)
             return
-        thread = self._thread = _Thread(self._stream, self._ahead, self._pin)
+        thread = self._thread = _Thread(batches, self._ahead)
         try:
             for made in thread:
                 yield self._hand_out(made)
@@ -113,20 +118,19 @@ class Prefetched:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _hand_out(self, made: _Made) -> Batch:
+    def _hand_out(self, made: _Made) -> Batch | None:
         self._cursor, self._epoch = made.cursor, made.epoch
-        assert made.batch is not None
         return made.batch
 
 
 class _Thread:
     """Makes batches until it is told to end; iterated over by the thread that trains."""
 
-    def __init__(self, stream: Stream, ahead: int, pin: bool) -> None:
+    def __init__(self, batches: Iterator[_Made], ahead: int) -> None:
         self._made: SimpleQueue[_Made] = SimpleQueue()
         self._room = threading.Semaphore(ahead)
         self._ending = threading.Event()
-        self._runner = threading.Thread(target=self._run, args=(stream, pin), name="batches", daemon=True)
+        self._runner = threading.Thread(target=self._run, args=(batches,), name="batches", daemon=True)
         self._runner.start()
 
     def __iter__(self) -> Iterator[_Made]:
@@ -134,7 +138,7 @@ class _Thread:
             made = self._made.get()
             if made.error is not None:
                 raise made.error
-            if made.batch is None:
+            if made.end:
                 return
             self._room.release()
             yield made
@@ -144,9 +148,8 @@ class _Thread:
         self._room.release()
         self._runner.join()
 
-    def _run(self, stream: Stream, pin: bool) -> None:
+    def _run(self, batches: Iterator[_Made]) -> None:
         error: BaseException | None = None
-        batches = _batches(stream, pin)
         try:
             while True:
                 self._room.acquire()
@@ -158,10 +161,10 @@ class _Thread:
                 self._made.put(made)
         except BaseException as raised:  # the thread that trains raises it
             error = raised
-        self._made.put(_Made(None, error, {}, 0))
+        self._made.put(_Made(None, error, {}, 0, end=True))
 
 
-def _batches(stream: Stream, pin: bool) -> Iterator[_Made]:
-    for batch in stream:
-        ready = batch.pinned() if pin else batch
+def _batches(stream: Stream, pin: bool, world: World) -> Iterator[_Made]:
+    for batch in stream.dealt(world.rank, world.size):
+        ready = batch.pinned() if pin and batch is not None else batch
         yield _Made(ready, None, stream.state_dict(), stream.epoch)

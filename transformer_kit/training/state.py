@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from transformer_kit.batch import Batch
 from transformer_kit.errors import CheckpointError
 from transformer_kit.training.options import METRICS, TrainerOptions
 
@@ -19,7 +17,7 @@ class Interval:
 
     Attributes:
         real, cells: tokens, and cells with padding, of both sides.
-        samples: CRC-32 of the sample ids in the order in which they were trained on.
+        samples: a digest of the sample ids and of the order in which they were trained on.
     """
 
     updates: int = 0
@@ -32,12 +30,11 @@ class Interval:
     seconds: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
 
-    def count(self, batch: Batch) -> None:
-        """Add what is known of a batch before it is computed."""
-        sides = [batch.target] if batch.source is None else [batch.source, batch.target]
-        self.real += sum(tokens.ids.numel() if tokens.full else int(tokens.valid.sum()) for tokens in sides)
-        self.cells += sum(tokens.ids.numel() for tokens in sides)
-        self.samples = zlib.crc32(batch.sample_ids.numpy().tobytes(), self.samples)
+    def count(self, counts: Mapping[str, float]) -> None:
+        """Add what `Window.counts` knows of a window, made or not."""
+        self.real += int(counts["real"])
+        self.cells += int(counts["cells"])
+        self.samples = (self.samples * 1_000_003 + int(counts["samples"])) % 2**32
 
     def add(self, labels: int, loss: float, norm: float, metrics: Mapping[str, float]) -> None:
         """Add an update that was made."""

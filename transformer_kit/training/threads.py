@@ -59,6 +59,10 @@ class Cores:
         quota = cgroup_quota()
         return cls(numbers, count, count if quota is None else max(1, min(count, math.floor(quota + 0.01))))
 
+    def share(self, processes: int) -> int:
+        """How many threads each of several processes takes that work side by side."""
+        return max(1, self.allowed // processes)
+
     def mark(self) -> Mark | None:
         """The clocks now; None where the system does not tell."""
         try:

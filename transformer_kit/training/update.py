@@ -1,8 +1,10 @@
 """One update of the parameters: forward and backward over a window of batches, the check, the clip, the step.
 
-- The loss of each batch is divided by the labels of the whole window before its backward pass: one division, so that
-  neither padding nor the number of batches changes anything.
-- Randomness comes from (seed, attempt, batch), so a resumed run draws what the unbroken one would have drawn.
+- The loss of each batch is divided by the labels of the whole window, over all ranks, before its backward pass: one
+  division, so that neither padding nor the number of batches or ranks changes anything.
+- Randomness comes from (seed, attempt, batch), so a resumed run, on other ranks too, draws what the unbroken one would
+  have drawn.
+- Whether the update is made is decided by sums over all ranks, so all decide alike.
 - Where memory runs out, the gradient may hold a part of a batch already. So the whole window begins anew, with the
   batch that was too large, and those as large, in halves; only once.
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -23,12 +25,12 @@ from torch.optim import Optimizer
 from transformer_kit.batch import Batch
 from transformer_kit.errors import RunError
 from transformer_kit.training.memory import is_out_of_memory, release
-from transformer_kit.training.norms import total_norm
 from transformer_kit.training.optimizer import set_lr
+from transformer_kit.training.parallel import Parallel
 from transformer_kit.training.precision import Precision
 from transformer_kit.training.schedule import Schedule
-from transformer_kit.training.step import Step
 from transformer_kit.training.watch import Watch
+from transformer_kit.training.windows import Window
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Outcome:
         norm: of the gradient of the mean loss, before clipping.
         finite: False if the norm or the loss was not, and nothing was changed.
         splits: batches that were halved because memory ran out.
+        counts: sums over all ranks of what the window's share counted; see `Window.counts`.
         watched: norms and sizes by module, where the update was watched and made.
     """
 
@@ -49,6 +52,7 @@ class Outcome:
     norm: float
     metrics: Mapping[str, float]
     finite: bool
+    counts: Mapping[str, float]
     splits: int = 0
     watched: Mapping[str, float] = field(default_factory=dict)
 
@@ -57,6 +61,7 @@ class Updater:
     """Makes updates.
 
     Args:
+        parallel: the step of this rank.
         clip_norm: largest norm of the gradient; None does not clip.
         seed: the run's.
         watch: looks at some updates; None looks at none.
@@ -64,7 +69,7 @@ class Updater:
 
     def __init__(
         self,
-        step: Step,
+        parallel: Parallel,
         optimizer: Optimizer,
         schedule: Schedule,
         precision: Precision,
@@ -72,7 +77,7 @@ class Updater:
         seed: int,
         watch: Watch | None = None,
     ) -> None:
-        self._step = step
+        self._parallel, self._world = parallel, parallel.world
         self._optimizer = optimizer
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._schedule = schedule
@@ -81,7 +86,7 @@ class Updater:
         self._seed = seed
         self._watch = watch
 
-    def run(self, window: Sequence[Batch], attempt: int, step: int) -> Outcome:
+    def run(self, window: Window, attempt: int, step: int) -> Outcome:
         """Make update number `step` from a window of batches, unless its gradient or loss is not finite.
 
         Args:
@@ -90,16 +95,18 @@ class Updater:
         Raises:
             RunError: memory ran out, and halving a batch did not help.
         """
-        labels = sum(batch.num_labels for batch in window)
         record = self._watch.record() if self._watch is not None and self._watch.due(step) else None
         with nullcontext() if record is None else record.listening():
-            sums, splits = self._gradient(window, attempt, labels)
-        norm = total_norm([p.grad for p in self._parameters if p.grad is not None])
-        names = ["norm", *(name for each in sums for name in each)]
+            sums, splits = self._gradient(window, attempt)
+        norm = self._parallel.norm([p.grad for p in self._parameters if p.grad is not None])
+        names = [name for each in sums for name in each]
         # the only copy to the host: whether the update is made must be known here
-        values = torch.stack([norm, *(value for each in sums for value in each.values())]).tolist()
-        totals = {name: sum(v for n, v in zip(names, values, strict=True) if n == name) for name in names}
-        loss, norm_value = totals.pop("loss"), totals.pop("norm")
+        norm_value, *values = torch.stack([norm, *(value for each in sums for value in each.values())]).tolist()
+        own = {name: sum(v for n, v in zip(names, values, strict=True) if n == name) for name in dict.fromkeys(names)}
+        counted = {**window.counts(), "splits": float(splits)}
+        totals = dict(zip([*own, *counted], self._world.sum([*own.values(), *counted.values()]), strict=True))
+        counts = {name: totals.pop(name) for name in counted}
+        loss, splits = totals.pop("loss"), int(counts.pop("splits"))
         finite = math.isfinite(norm_value) and math.isfinite(loss)
         watched: Mapping[str, float] = {}
         if finite:
@@ -107,33 +114,40 @@ class Updater:
                 record.before()
             self._apply(norm, norm_value, step)
             watched = {} if record is None else record.after()
-        return Outcome(labels, loss, norm_value, totals, finite, splits, watched)
+        return Outcome(window.labels, loss, norm_value, totals, finite, counts, splits, watched)
 
-    def _gradient(self, window: Sequence[Batch], attempt: int, labels: int) -> tuple[list[dict[str, Tensor]], int]:
+    def _gradient(self, window: Window, attempt: int) -> tuple[list[dict[str, Tensor]], int]:
         """The window's gradient into the parameters: its batches' sums, and how many had to be halved.
 
         Raises:
-            RunError: memory ran out for half a batch as well, or for a batch of one row.
+            RunError: memory ran out for half a batch as well, for a batch of one row, or on one of several ranks, whose
+                batches all ranks compute in step.
         """
-        seeds = [derive_seed(self._seed, attempt, i) for i in range(len(window))]
+        seeds = [derive_seed(self._seed, attempt, number) for number in window.numbers]
         limit: int | None = None  # batches of so many cells and more go in halves
         while True:
-            pieces = [piece for batch, seed in zip(window, seeds, strict=True) for piece in _pieces(batch, seed, limit)]
+            pieces = [
+                piece
+                for batch, seed in zip(window.batches, seeds, strict=True)
+                for piece in _pieces(batch, seed, limit)
+            ]
             self._optimizer.zero_grad(set_to_none=True)
             if limit is not None:
                 release(self._precision.device)
             sums: list[dict[str, Tensor]] = []
             try:
-                for batch, seed in pieces:
-                    sums.append(self._backward(batch, seed, labels))
-                return sums, len(pieces) - len(window)
+                for number, (batch, seed) in enumerate(pieces, 1):
+                    with self._parallel.last(number == len(pieces)):
+                        sums.append(self._backward(batch, seed, window.labels))
+                return sums, len(pieces) - len(window.batches)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
                 said = str(error).strip().splitlines() or [type(error).__name__]
             failed = pieces[len(sums)][0]  # out of the handler: the error held on to what the batch had computed
-            if len(failed.labels) == 1 or not any(failed is batch for batch in window):
-                raise RunError(_too_large(failed, self._precision.device, said[0]))
+            whole = any(failed is batch for batch in window.batches)
+            if len(failed.labels) == 1 or not whole or self._world.size > 1:
+                raise RunError(_too_large(failed, self._precision.device, said[0], halved=not whole))
             limit = _size(failed)
             del sums, pieces, failed
 
@@ -141,8 +155,8 @@ class Updater:
         """Add one batch's share to the gradient; returns its sums, the loss among them."""
         _seed(self._precision.device, seed)
         with self._precision.autocast():
-            sums = self._step(batch.to(self._precision.device))
-        (sums.loss / max(1, labels)).backward()
+            sums = self._parallel.module(batch.to(self._precision.device))
+        (sums.loss * self._parallel.scale / max(1, labels)).backward()
         return {"loss": sums.loss.detach(), **{name: value.detach() for name, value in sums.metrics.items()}}
 
     def _apply(self, norm: Tensor, norm_value: float, step: int) -> None:
@@ -174,11 +188,11 @@ def _pieces(batch: Batch, seed: int, limit: int | None) -> list[tuple[Batch, int
     return [(batch.rows(half), derive_seed(seed, 0, number)) for number, half in enumerate(halves)]
 
 
-def _too_large(batch: Batch, device: torch.device, said: str) -> str:
+def _too_large(batch: Batch, device: torch.device, said: str, halved: bool) -> str:
     rows, width = batch.target.shape
     if batch.source is not None:
         width = max(width, batch.source.shape[1])
-    what = "one row" if rows == 1 else f"half a batch, {rows} rows"
+    what = "one row" if rows == 1 else f"half a batch, {rows} rows" if halved else f"a batch of {rows} rows"
     remedy = "a smaller data.batch.tokens (with trainer.accumulate_tokens the update stays as large)"
     if rows == 1:
         remedy = "shorter rows (data.filter.max_length, data.length or data.max_length) or a smaller model"

@@ -30,11 +30,13 @@ class World:
         rank: the number of this process, from 0; rank 0 writes the run folder.
         size: how many there are.
         local_rank: the number among those of this machine; the index of its GPU.
+        here: how many are on this machine.
     """
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
+    here: int = 1
 
     @property
     def leads(self) -> bool:
@@ -93,11 +95,12 @@ def joined(cuda: bool) -> Iterator[World]:
     if not invited():
         yield ALONE
         return
-    rank, size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    rank, size, local, here = (int(os.environ[name]) for name in names)
     if cuda:
         torch.cuda.set_device(local)
     dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=LONGEST)
     try:
-        yield World(rank, size, local)
+        yield World(rank, size, local, here)
     finally:
         dist.destroy_process_group()

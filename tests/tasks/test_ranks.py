@@ -1,0 +1,203 @@
+"""Training on several ranks as a command: equal to one process, stopped, killed, hanging, started anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from transformer_kit.console import NoProgress
+from transformer_kit.tasks.train import train
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+FAULTS = Path(__file__).parent / "faults"
+TIMED = ("seconds", "tokens_per_second", "elapsed")
+STOCHASTIC = [
+    "model.dropout={embedding: 0.1, residual: 0.2, attention: 0.1, feedforward: 0.1}",
+    "trainer.accumulate_tokens=300",
+    "data.batch.pool=100",
+]
+Command = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(overrides: list[str], tmp_path: Path) -> Command:
+    """`start(*more, fault=None, launcher=())`: `tkit train` below the test's folder, in a process."""
+
+    def begin(*more: str, fault: str | None = None, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "FAULT": fault or "none:0:0"}
+        given = [*overrides, f"run.root='{tmp_path}'", "trainer.validation.bleu=null", *more]
+        if fault is not None:
+            paths = [str(FAULTS), *filter(None, [environment.get("PYTHONPATH")])]
+            environment |= {"PYTHONPATH": os.pathsep.join(paths), "TKIT_TRUST": "tkit_faults"}
+            given.append("objective._target_=tkit_faults.Faulty")
+        module = ("-m", "transformer_kit.cli") if not launcher else ("-m", *launcher, "-m", "transformer_kit.cli")
+        command = [sys.executable, *module, "train", *given]
+        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+
+    return begin
+
+
+def ended(process: subprocess.Popen[str], seconds: float = 120) -> tuple[int, str]:
+    """Exit code and stderr; a command that hangs is killed, and fails the test."""
+    try:
+        said = process.communicate(timeout=seconds)[1]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return process.returncode, said
+
+
+def rows(folder: Path, kind: str) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{k: v for k, v in row.items() if k not in TIMED} for row in map(json.loads, lines) if row["kind"] == kind]
+
+
+def assert_alike(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
+    """The same batches in the same order, and nearly the same numbers."""
+    assert len(one) == len(other) > 0
+    for left, right in zip(one, other, strict=True):
+        exact = [key for key, value in left.items() if not isinstance(value, float)]
+        assert {key: left[key] for key in exact} == {key: right[key] for key in exact}
+        for key in left.keys() - set(exact):
+            assert left[key] == pytest.approx(right[key], rel=1e-4), (left["step"], key)
+
+
+def still_running(folder: Path) -> list[str]:
+    found = subprocess.run(["pgrep", "-af", str(folder)], capture_output=True, text=True, check=False).stdout
+    return [line for line in found.splitlines() if "pgrep" not in line]
+
+
+def test_two_ranks_equal_one_process(start: Command, run_config: Any, tmp_path: Path) -> None:
+    """20 updates of Adam in fp32 with dropout: losses, samples, validation, BLEU and hypotheses."""
+    more = ["trainer.steps=20", *STOCHASTIC, "trainer.validation.bleu=bleu"]
+    code, said = ended(start("run.name=two", *more, "trainer.devices=2"))
+    assert code == 0, said
+    one = train(run_config(tmp_path, "run.name=one", *more), NoProgress()).folder
+    two = tmp_path / "two"
+    assert_alike(rows(one, "train"), rows(two, "train"))
+    assert_alike(rows(one, "validation"), rows(two, "validation"))
+    assert (one / "validation.hypotheses").read_text() == (two / "validation.hypotheses").read_text()
+    assert json.loads((two / "environment.json").read_text())["ranks"] == 2
+    assert "2 ranks (ddp)" in (two / "train.log").read_text()
+    assert said.count("validation  ") == 2, "one log, of rank 0"
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(start: Command, run_config: Any, tmp_path: Path) -> None:
+    """1, 2, 4, then 1 again, in the midst of epochs: each sample once, in the order of the unbroken run."""
+    one = train(run_config(tmp_path, "run.name=one", "trainer.steps=14", *STOCHASTIC), NoProgress()).folder
+    for devices, steps in ((1, 3), (2, 7), (4, 11), (1, 14)):
+        code, said = ended(start("run.name=chain", *STOCHASTIC, f"trainer.steps={steps}", f"trainer.devices={devices}"))
+        assert code == 0, said
+    assert_alike(rows(one, "train"), rows(tmp_path / "chain", "train"))
+
+
+def test_an_update_stays_as_large_as_when_the_run_began(start: Command, tmp_path: Path) -> None:
+    """Without accumulate_tokens it is one batch of each rank: two ranks, then one."""
+    for steps, devices in ((3, 2), (6, 1)):
+        code, said = ended(start("run.name=less", f"trainer.steps={steps}", f"trainer.devices={devices}"))
+        assert code == 0, said
+    code, said = ended(start("run.name=whole", "trainer.steps=6", "trainer.devices=2"))
+    assert code == 0, said
+    assert_alike(rows(tmp_path / "whole", "train"), rows(tmp_path / "less", "train"))
+
+
+def test_torchrun_needs_a_name_and_trains(start: Command, tmp_path: Path) -> None:
+    launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    code, said = ended(start("trainer.steps=2", launcher=launcher))
+    assert code == 1
+    assert "run.name: must be given under torchrun" in said
+    code, said = ended(start("trainer.steps=2", "run.name=x", launcher=launcher))
+    assert code == 0, said
+    assert json.loads((tmp_path / "x" / "result.json").read_text())["step"] == 2
+    code, said = ended(start("trainer.steps=2", "run.name=x", launcher=launcher))
+    assert code == 0, said
+    assert said.count("already complete") == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("raise:1:3", "rank 1: ZeroDivisionError: a fault of this rank"),
+        ("kill:1:3", "rank 1: was killed by signal 9"),
+        ("freeze:1:3", "rank 1 made no progress in step 3"),
+        ("sleep:0:3", "rank 0 made no progress in step 3 (tkit_faults.py"),
+    ],
+)
+def test_a_rank_that_fails_or_hangs_ends_the_job(start: Command, tmp_path: Path, fault: str, said: str) -> None:
+    more = ["run.name=x", "trainer.steps=50", "trainer.devices=2", "trainer.ranks.timeout=6", "trainer.save_every=1"]
+    began = time.monotonic()
+    code, text = ended(start(*more, fault=fault))
+    assert code == 1
+    assert said.split(" (")[0] in text, text
+    assert time.monotonic() - began < 90
+    assert "Traceback" not in text
+    assert not still_running(tmp_path)
+    result = json.loads((tmp_path / "x" / "result.json").read_text())
+    assert result["status"] == "failed"
+    assert (tmp_path / "x" / "checkpoints" / "step_000002" / "model.safetensors").is_file()
+
+
+def test_a_slow_rank_is_no_hanging_rank(start: Command, tmp_path: Path) -> None:
+    """Validation on one rank takes longer than the others may be without progress, batch by batch."""
+    more = ["run.name=x", "trainer.steps=10", "trainer.devices=2", "trainer.ranks.timeout=4"]
+    code, said = ended(start(*more, fault="slow-validation:1:2.5"))
+    assert code == 0, said
+
+
+def test_not_a_number_on_one_rank_is_skipped_on_all(start: Command, tmp_path: Path) -> None:
+    code, said = ended(start("run.name=x", "trainer.steps=6", "trainer.devices=2", fault="nan:1:3"))
+    assert code == 0, said
+    assert said.count("not finite") == 1
+    assert [row["skipped"] for row in rows(tmp_path / "x", "train")] == [0, 0, 1, 1, 1, 1]
+
+
+def test_a_killed_rank_starts_anew(start: Command, tmp_path: Path) -> None:
+    """torch's agent starts all ranks again; they go on from the last checkpoint and end as if nothing had been."""
+    more = ["trainer.steps=8", "trainer.devices=2", "trainer.save_every=2", *STOCHASTIC]
+    code, said = ended(start("run.name=x", *more, "trainer.ranks.restarts=1", fault="kill:1:12"))
+    assert code == 0, said
+    assert "going on from step" in said
+    code, _ = ended(start("run.name=whole", *more))
+    assert code == 0
+    assert_alike(rows(tmp_path / "whole", "train"), rows(tmp_path / "x", "train"))
+
+
+@pytest.mark.parametrize("signals", ["SIGTERM", "SIGUSR2+SIGUSR2", "SIGTERM+SIGUSR2"])
+def test_a_signal_to_one_rank_stops_all_at_a_step(start: Command, tmp_path: Path, signals: str) -> None:
+    code, said = ended(start("run.name=x", "trainer.steps=60", "trainer.devices=2", fault=f"{signals}:1:5"))
+    assert code == 130, said
+    assert f"stopped by {signals.split('+')[0]} after step" in said
+    assert not still_running(tmp_path)
+    assert json.loads((tmp_path / "x" / "result.json").read_text())["status"] == "interrupted"
+    (left,) = (tmp_path / "x" / "checkpoints").iterdir()
+    assert load_file(left / "model.safetensors")
+
+
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGTERM, 1), (signal.SIGUSR2, 2), (signal.SIGINT, 1)])
+def test_a_signal_to_the_command_stops_all_at_a_step(
+    start: Command, tmp_path: Path, number: signal.Signals, times: int
+) -> None:
+    process = start("run.name=x", "trainer.steps=100000", "trainer.devices=2")
+    log = tmp_path / "x" / "metrics.jsonl"
+    began = time.monotonic()
+    while not log.exists() and time.monotonic() - began < 60:
+        time.sleep(0.1)
+    for _ in range(times):
+        process.send_signal(number)
+        time.sleep(0.05)
+    code, said = ended(process, 60)
+    assert code == 130, said
+    assert f"stopped by {number.name} after step" in said
+    assert not still_running(tmp_path)
+    assert len(list((tmp_path / "x" / "checkpoints").iterdir())) >= 1

@@ -1,0 +1,178 @@
+"""Training on several ranks: in this process, on workers that are started here, or as one of torchrun's.
+
+- `trainer.devices=N`: the configuration is composed once; torch's elastic agent starts N workers with it, watches them
+  and, with `trainer.ranks.restarts`, starts them anew when one dies.
+- Under torchrun each process composes for itself; the configurations must be equal, and the run folder named.
+- A worker leaves a small file when it ends badly. What the user is told is the first failure of all, with its rank:
+  those that come after it are of ranks that waited for it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from transformer_kit import logs
+from transformer_kit.config.run_folder import RunFolder, read_result, run_path
+from transformer_kit.config.schema import Config
+from transformer_kit.console import NoProgress, Progress, progress
+from transformer_kit.errors import ConfigError, Interrupted, TkitError
+from transformer_kit.tasks.train import Trained, train
+from transformer_kit.training.failures import FOLDER, clear_failure, read_failures, write_failure
+from transformer_kit.training.precision import resolve_device
+from transformer_kit.training.world import World, invited, joined
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGUSR2"  # what the agent hands on to its workers
+GRACE = 3600  # seconds for them to finish a step or a validation, save and leave; `trainer.ranks.timeout` if more
+QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""For workers: no lines about sockets that close; the store of a restart is not the one that died."""
+
+
+class RankFailed(TkitError):
+    """A rank ended the job; the message names it."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def train_on_ranks(config: Config, shown: Progress) -> Trained | None:
+    """Train on the ranks that the configuration or torchrun asks for.
+
+    Returns:
+        What `train` gives; None on ranks other than 0.
+
+    Raises:
+        TkitError: as `train`; of several ranks the first failure, with its rank.
+    """
+    if invited():
+        return _as_rank(config, shown)
+    ranks = count_ranks(config)
+    return train(config, shown) if ranks == 1 else _launch(config, ranks)
+
+
+def count_ranks(config: Config) -> int:
+    """How many ranks are to run on this machine.
+
+    Raises:
+        ConfigError: more than there are GPUs, where they are asked for.
+    """
+    wanted, device = config.trainer.devices, resolve_device(config.trainer.device)
+    if device.type == "cpu":
+        return 1 if wanted is None else wanted
+    there = torch.cuda.device_count() if device.type == "cuda" else 1
+    if wanted is not None and wanted > there:
+        raise ConfigError(f"trainer.devices={wanted}: this machine has {there} of {device.type}")
+    return there if wanted is None else wanted
+
+
+def _as_rank(config: Config, shown: Progress) -> Trained | None:
+    """One of torchrun's processes."""
+    if config.run.name is None:
+        raise ConfigError("run.name: must be given under torchrun, as all its processes need the same run folder")
+    with joined(resolve_device(config.trainer.device).type == "cuda") as world:
+        found = world.gather(json.dumps(config.plain(), sort_keys=True))
+        if any(other != found[0] for other in found):
+            number = next(rank for rank, other in enumerate(found) if other != found[0])
+            raise ConfigError(f"rank {number} was given another configuration than rank 0")
+        return _train(config, shown, world)
+
+
+def _train(config: Config, shown: Progress, world: World) -> Trained | None:
+    if not world.leads:
+        logging.getLogger(logs.ROOT).setLevel(logging.ERROR)
+    trained = train(config, shown if world.leads else NoProgress(), world)
+    return trained if world.leads else None
+
+
+def _worker(config: Config) -> Trained | None:
+    """One of our own processes: as `train`; what goes wrong is left for the process that started it."""
+    logs.setup()
+    rank = int(os.environ["RANK"])
+    clear_failure(rank)
+    try:
+        with joined(resolve_device(config.trainer.device).type == "cuda") as world:
+            return _train(config, progress(), world)
+    except Interrupted as error:  # no failure, for which the agent would end or restart the others
+        write_failure(rank, str(error), error.exit_code)
+        return None
+    except TkitError as error:
+        write_failure(rank, str(error), error.exit_code)
+        sys.exit(error.exit_code)
+    except Exception as error:
+        if os.environ.get("TKIT_DEBUG") == "1":
+            traceback.print_exception(error)
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}:{frame.lineno} {frame.name}"
+        first = (str(error).splitlines() or [""])[0]
+        write_failure(rank, f"{type(error).__name__}: {first} ({where}; TKIT_DEBUG=1 shows more)", 1)
+        os._exit(1)  # what others wait for must not keep this process
+
+
+def _launch(config: Config, ranks: int) -> Trained | None:
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # it tells in pages what one line below says
+    os.environ.update(QUIET)
+    options = config.trainer.ranks
+    launch = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        run_id="tkit",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="127.0.0.1",
+        max_restarts=options.restarts,
+        signals_to_handle=SIGNALS,
+        shutdown_timeout=round(max(GRACE, options.timeout)),
+    )
+    with tempfile.TemporaryDirectory(prefix="tkit-") as folder:
+        os.environ[FOLDER] = folder
+        try:
+            found = elastic_launch(launch, _worker)(config)
+        except ChildFailedError as error:
+            raise _told(config, error, Path(folder)) from None
+        except SignalException as error:
+            left = read_failures(Path(folder))
+            said = left[0].message if left else f"stopped by {error.sigval.name}, and no rank said what it left"
+            raise Interrupted(said) from None
+        finally:
+            del os.environ[FOLDER]
+        stopped = [failure for failure in read_failures(Path(folder)) if failure.exit_code == Interrupted.exit_code]
+        if stopped:
+            raise Interrupted(stopped[0].message)
+        return found[0]
+
+
+def _told(config: Config, error: ChildFailedError, folder: Path) -> RankFailed:
+    """The first failure of all ranks as the error that the user is told; a sweep's table can show it as well."""
+    killed = {rank: -failure.exitcode for rank, failure in error.failures.items() if failure.exitcode < 0}
+    left = read_failures(folder)
+    if killed and not (left and left[0].rank == 0 and left[0].exit_code == ConfigError.exit_code):
+        rank, number = next(iter(killed.items()))
+        message, code, of_all = f"was killed by signal {number}", 1, False
+    elif left:
+        rank, message, code = left[0].rank, left[0].message, left[0].exit_code
+        of_all = rank == 0 or all(failure.message == message for failure in left)
+    else:
+        rank, failure = error.get_first_failure()
+        message, code, of_all = f"ended with exit code {failure.exitcode}", 1, False
+    said = message if of_all or message.startswith(f"rank {rank} ") else f"rank {rank}: {message}"
+    path = run_path(config)
+    if not of_all and path.is_dir() and (read_result(path) or {}).get("status") not in ("complete", "failed"):
+        RunFolder(path, config, resumed=True, changed=False).write_result({"status": "failed", "error": said})
+    return RankFailed(said, code)

@@ -1,0 +1,108 @@
+"""Ends a job whose ranks make no progress, and says which rank the others wait for.
+
+- Each rank counts what it has finished, and a thread of each publishes that count with the place where the main thread
+  stands. A rank that waits for others makes no progress; the rank that they wait for makes none either when it hangs.
+  So a long validation on one rank is no alarm, and a hang is.
+- A rank to blame is one whose thread publishes no more (stopped, or its machine is gone), else one that stands anywhere
+  but in an exchange with the others.
+- The thread talks to the launcher's store by itself and ends the process, whatever the main thread waits for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch.distributed as dist
+
+from transformer_kit.training.failures import write_failure
+from transformer_kit.training.world import World
+
+EXIT_CODE = 1
+_LOOKS = 10  # in the time that is allowed
+_EXCHANGES = ("torch/distributed", "torch/autograd/graph")  # files in which a rank waits for others; backward does
+
+
+class Watchdog:
+    """A context that watches over the ranks; alone, or without a time, it does nothing.
+
+    Args:
+        world: the ranks.
+        seconds: without progress on any rank after which all end; None: never.
+    """
+
+    def __init__(self, world: World, seconds: float | None) -> None:
+        self._world, self._seconds = world, seconds
+        self._active = world.size > 1 and seconds is not None
+        self._count, self._doing = 0, "the start"
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def progress(self, doing: str = "") -> None:
+        """Something was finished.
+
+        Args:
+            doing: what this rank turns to now, where that is another thing than before.
+        """
+        self._count += 1
+        self._doing = doing or self._doing
+
+    def __enter__(self) -> Watchdog:
+        if self._active:
+            self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._over.set()
+
+    def _watch(self) -> None:
+        assert self._seconds is not None
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = dist.TCPStore(address, port, self._world.size, is_master=False)
+        keys = [f"tkit/progress/{rank}" for rank in range(self._world.size)]
+        counts: list[int] = []
+        since = beat = 0.0
+        while not self._over.wait(self._seconds / _LOOKS):
+            beat += 1
+            facts = {"beat": beat, "count": self._count, "doing": self._doing, **_where()}
+            try:
+                store.set(keys[self._world.rank], json.dumps(facts))
+                found = [json.loads(store.get(key)) if store.check([key]) else {} for key in keys]
+            except Exception:  # the launcher and its store are gone: so will this process be
+                return
+            if (now := [each.get("count", -1) for each in found]) != counts:
+                counts, since, before = now, time.monotonic(), found
+            elif time.monotonic() - since > self._seconds:
+                self._end(before, found)
+
+    def _end(self, before: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
+        ranks = range(len(found))
+        blamed = [rank for rank in ranks if not found[rank] or found[rank]["beat"] == before[rank].get("beat")]
+        blamed = blamed or [rank for rank in ranks if not found[rank]["waits"]] or list(ranks)
+        first = found[blamed[0]]
+        who = "all ranks" if len(blamed) == len(found) > 1 else ", ".join(f"rank {rank}" for rank in blamed)
+        what = f"{first['doing']} ({first['at']})" if first else "its start"
+        text = f"{who} made no progress in {what} for {self._seconds:g} s (trainer.ranks.timeout): the job ends"
+        write_failure(self._world.rank, text, EXIT_CODE)
+        print(f"rank {self._world.rank}: {text}", file=sys.stderr, flush=True)
+        os._exit(EXIT_CODE)
+
+
+def _where() -> dict[str, Any]:
+    """Where the main thread stands: the innermost place of our own code, and whether that is an exchange of ranks."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    own, waits = "", False
+    while frame is not None:
+        name = frame.f_code.co_filename
+        waits = waits or any(part in name for part in _EXCHANGES)
+        if not own and "transformer_kit" in name and not name.endswith("world.py"):
+            own = f"{Path(name).name}:{frame.f_lineno} {frame.f_code.co_name}"
+        frame = frame.f_back
+    return {"at": own or "outside of this package", "waits": waits}
