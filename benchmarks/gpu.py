@@ -238,7 +238,7 @@ class Run:
 
     def update(self, batch: Batch) -> int:
         outcome = self._updater.run(Window.of([batch]), self.updates, self.updates + 1)
-        assert outcome.finite, "the loss is not finite"
+        assert outcome.fault is None, outcome.fault
         self.updates += 1
         return outcome.labels
 

@@ -54,8 +54,9 @@ def summary(result: Mapping[str, Any], metric: str) -> list[list[str]]:
         rows.append(["peak memory", _bytes(result["peak_memory"])])
     if result.get("oom_splits"):
         rows.append(["batches halved", f"{result['oom_splits']:,} (memory ran out)"])
-    if result.get("skipped"):
-        rows.append(["updates skipped", f"{result['skipped']:,} (the gradient was not finite)"])
+    if skipped := result.get("skipped"):
+        spikes = result.get("spikes", 0)
+        rows.append(["updates skipped", f"{skipped:,} (not finite: {skipped - spikes:,}, spikes: {spikes:,})"])
     if result.get("best") is not None:
         name, value = _score(metric, result["best"])
         rows.append([f"best {name}", f"{value} at step {result['best_step']:,}"])

@@ -52,13 +52,13 @@ def test_every_figure_has_a_row() -> None:
 
 
 def test_what_is_measured_later_is_shown_once_it_is_there() -> None:
-    more = {"padding_efficiency": 0.931, "peak_memory": 3 * 2**29, "mfu": 0.42, "skipped": 2, "best": None}
+    more = {"padding_efficiency": 0.931, "peak_memory": 3 * 2**29, "mfu": 0.42, "skipped": 3, "spikes": 1, "best": None}
     average = {"kind": "average", "steps": [300, 400, 500]}
     rows = dict(summary(RESULT | more | {"model": average}, "loss"))
     assert rows["cells that are no padding"] == "93.1%"
     assert rows["peak memory"] == "1.50 GiB"
     assert rows["target tokens/s"] == "7,621 (bf16, 42% of the matrix product's rate)"
-    assert rows["updates skipped"] == "2 (the gradient was not finite)"
+    assert rows["updates skipped"] == "3 (not finite: 2, spikes: 1)"
     assert rows["model"] == "average of 3 checkpoints, steps 300 to 500"
     assert "best loss" not in rows
 

@@ -11,13 +11,15 @@ import yaml
 from optimizer_toys import shipped
 
 from transformer_kit.training.options import OPTIMIZERS, AverageOptions, TrainerOptions, ValidationOptions
+from transformer_kit.training.ranks_options import RanksOptions
 
 DEFAULT = yaml.safe_load((Path(__file__).parents[2] / "conf/trainer/default.yaml").read_text())
 
 
 @pytest.fixture
 def options():
-    nested = {"average": AverageOptions(**DEFAULT["average"]), "validation": ValidationOptions(**DEFAULT["validation"])}
+    kinds = {"average": AverageOptions, "validation": ValidationOptions, "ranks": RanksOptions}
+    nested = {key: kind(**DEFAULT[key]) for key, kind in kinds.items()}
     return TrainerOptions(**{**DEFAULT, **nested})
 
 
@@ -48,6 +50,7 @@ def test_shipped_defaults(options):
         ({"best_metric": "blue"}, "best_metric", "one of loss, perplexity, accuracy, bleu"),
         ({"patience": 0}, "patience", "at least 1"),
         ({"max_skips": 0}, "max_skips", "at least 1"),
+        ({"spike": 0.0}, "spike", "above 0"),
         ({"final": "average"}, "final", "needs average.kind"),
         ({"final": "newest"}, "final", "one of best, average, last"),
         ({"average": AverageOptions("median", 1)}, "average.kind", "one of none, last, best"),

@@ -71,12 +71,14 @@ class BatchValidation:
 def for_one_batch(options: TrainerOptions) -> TrainerOptions:
     """The options that training goes by; of any other run they stay as they are.
 
-    Such a run chooses its best model by what is measured on the batch, and keeps no moving average, which lags behind.
+    Such a run chooses its best model by what is measured on the batch, keeps no moving average, which lags behind, and
+    skips no spike: the batch that comes next is the same.
     """
     if not options.overfit_batch:
         return options
     metric = "loss" if options.best_metric == "bleu" else options.best_metric
-    return replace(options, best_metric=metric, ema=None, final="last" if options.final == "ema" else options.final)
+    final = "last" if options.final == "ema" else options.final
+    return replace(options, best_metric=metric, ema=None, spike=None, final=final)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The training loop. It knows batches, sums and counters, and no objective by name.
 
 - One update: gather batches up to `accumulate_tokens` labels, then `update.py`.
-- A window with a non-finite gradient changes nothing but the counters and the cursor.
+- A window whose loss or gradient is not sound (`health.py`) changes nothing but the counters and the cursor.
 - At a step boundary, in this order: log, stop if asked to, validate, save.
 - On several ranks all go through the same boundaries and decide alike; rank 0 alone writes.
 """
@@ -23,6 +23,7 @@ from transformer_kit.errors import CheckpointError, Interrupted, RunError
 from transformer_kit.logs import get_logger
 from transformer_kit.training.checkpoint import MODEL, TRAINER, CheckpointStore
 from transformer_kit.training.ema import Ema
+from transformer_kit.training.health import Fault
 from transformer_kit.training.optimizer import load_optimizer_state, optimizer_state
 from transformer_kit.training.options import TrainerOptions
 from transformer_kit.training.parallel import Parallel
@@ -115,8 +116,8 @@ class Trainer:
 
         Raises:
             Interrupted: after SIGINT, SIGTERM or SIGUSR2, with the state saved; calling `fit` of a new Trainer goes on.
-            RunError: the gradient was not finite `max_skips` times in a row, validation lacks the metric, or half a
-                batch needs too much memory.
+            RunError: `max_skips` updates in a row were skipped, validation lacks the metric, or half a batch needs too
+                much memory.
             CheckpointError: the last state could not be saved, or the checkpoint is of another model.
         """
         with StopFlag() as stop, self._stream, self._watchdog:
@@ -144,19 +145,20 @@ class Trainer:
         began = time.perf_counter()
         state = self.state
         window = self._windows.next()
-        outcome = self._updater.run(window, attempt=state.step + state.skipped, step=state.step + 1)
+        outcome = self._updater.run(window, state.step + state.skipped, state.step + 1, self._judge)
         if self._compiler is not None:
             self._compiler.report(state.step + 1)
-        if outcome.finite:
+        if outcome.fault is None:
             state.step += 1
             state.tokens += outcome.labels
             state.skipped_in_a_row = 0
+            state.recent.add(outcome.loss / max(1, outcome.labels), outcome.norm)
             if self._ema is not None:
                 self._ema.update(state.step)
             for interval in (state.interval, self._session):
                 interval.add(outcome.labels, outcome.loss, outcome.norm, outcome.metrics)
         else:
-            self._skip()
+            self._skip(outcome.fault, outcome.origin)
         self._count_splits(outcome.splits)
         for batch in window.batches[: window.real]:
             self._work.add(batch)
@@ -168,16 +170,21 @@ class Trainer:
         if outcome.watched:
             self._trackers.add({"kind": "norms", "step": state.step, **outcome.watched})
 
-    def _skip(self) -> None:
-        state = self.state
+    def _judge(self, loss: float, norm: float) -> Fault | None:
+        return self.state.recent.judge(loss, norm, self._options.spike)
+
+    def _skip(self, fault: Fault, origin: str | None) -> None:
+        state, began = self.state, f", first in {origin}" if origin else ""
         state.skipped += 1
         state.skipped_in_a_row += 1
-        log.warning("step %d: the gradient is not finite; skipped (%d so far)", state.step + 1, state.skipped)
+        state.spikes += fault.spike
+        log.warning("step %d: %s%s; skipped (%d so far)", state.step + 1, fault.what, began, state.skipped)
         if state.skipped_in_a_row >= self._options.max_skips:
             kept = "no checkpoint yet" if self._saved is None else f"the last checkpoint is of step {self._saved[0]}"
+            remedy = "raise trainer.spike" if fault.spike else "set trainer.clip_norm, or try trainer.precision=fp32"
             raise RunError(
-                f"the gradient was not finite {state.skipped_in_a_row} times in a row after step {state.step} "
-                f"({kept}): lower the learning rate, set trainer.clip_norm, or try trainer.precision=fp32"
+                f"{state.skipped_in_a_row} updates in a row were skipped after step {state.step}, the last because "
+                f"{fault.what}{began} ({kept}): lower the learning rate, or {remedy}"
             )
 
     def _count_splits(self, splits: int) -> None:
@@ -207,7 +214,7 @@ class Trainer:
         state = self.state
         lr = self._schedule(state.step)
         row = {**state.interval.row(), "lr": lr, "tokens": state.tokens, "skipped": state.skipped}
-        row["oom_splits"] = state.oom_splits
+        row |= {"spikes": state.spikes, "oom_splits": state.oom_splits}
         row["elapsed"] = state.seconds
         self._trackers.add({"kind": "train", "step": state.step, **row})
         facts = {"step": f"{state.step:,}", "loss": f"{row['loss']:.3f}"}

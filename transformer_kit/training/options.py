@@ -234,8 +234,8 @@ class TrainerOptions:
             is validated, and what `final=best` and `final=ema` take. null keeps none.
         final: which model the run offers: best, average or last checkpoint, or the last moving average, ema.
         max_skips: updates in a row that were skipped (not finite, or a spike) that stop the run.
-        spike: an update whose loss or gradient norm is more than so many standard deviations above the mean of the
-            last updates is skipped; null: none is.
+        spike: an update whose mean loss or gradient norm is more than so many standard deviations above the mean of
+            the last 128 updates is skipped; null: none is.
         watch: every so many updates the norms of gradients, weights and updates and the size of activations are logged,
             module by module; null: never. It does not change the result.
         overfit_batch: train on the first batch again and again, and validate on it: a check of a new set-up, whose loss

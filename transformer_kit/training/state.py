@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from transformer_kit.errors import CheckpointError
+from transformer_kit.training.health import Recent
 from transformer_kit.training.options import METRICS, TrainerOptions
 
 
@@ -79,18 +80,21 @@ class RunState:
     Attributes:
         step: updates made; a skipped one is none.
         tokens: real target tokens of these updates.
-        skipped, skipped_in_a_row: windows whose gradient was not finite.
+        skipped, skipped_in_a_row: windows of which no update was made.
+        spikes: those of them whose loss and gradient were finite.
         oom_splits: batches that were halved because memory ran out.
         seconds: wall-clock time of all sessions.
         validated: the last step that was validated.
         best, best_step: the best score of `best_metric` and its step; None before there is one.
         without_gain: validations since then.
+        recent: what the next update is judged by.
     """
 
     step: int = 0
     tokens: int = 0
     skipped: int = 0
     skipped_in_a_row: int = 0
+    spikes: int = 0
     oom_splits: int = 0
     seconds: float = 0.0
     validated: int = 0
@@ -98,6 +102,7 @@ class RunState:
     best_step: int = 0
     without_gain: int = 0
     interval: Interval = field(default_factory=Interval)
+    recent: Recent = field(default_factory=Recent)
 
     def judge(self, score: float, metric: str) -> bool:
         """Record a validation score; is it the best so far? NaN and infinity never are."""
@@ -114,13 +119,14 @@ class RunState:
 
     @classmethod
     def load(cls, plain: Mapping[str, Any], origin: str) -> RunState:
-        """From what `plain` gave.
+        """From what `plain` gave, now or in a version that knew no spikes.
 
         Raises:
             CheckpointError: other keys or types; `origin` names the file.
         """
         try:
-            return cls(**{**plain, "interval": Interval(**plain["interval"])})
+            interval, recent = Interval(**plain["interval"]), Recent(**plain.get("recent", {}))
+            return cls(**{**plain, "interval": interval, "recent": recent})
         except (KeyError, TypeError) as error:
             raise CheckpointError(f"{origin}: not a state that this version wrote ({error})") from None
 

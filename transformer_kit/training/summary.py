@@ -19,7 +19,8 @@ class Summary:
         update_seconds: this time.
         padding_efficiency: the share of this session's cells that were no padding; None without updates.
         flops_per_token: operations of its matrix products for a target token (`models/flops.py`); None: not known.
-        skipped: updates whose gradient was not finite.
+        skipped: updates that were not made: not finite, or a spike.
+        spikes: the latter.
         oom_splits: batches that were halved because memory ran out.
         scores: the last validation.
         best, best_step: the best score of `best_metric`; None where there was none.
@@ -35,6 +36,7 @@ class Summary:
     padding_efficiency: float | None
     flops_per_token: float | None
     skipped: int
+    spikes: int
     oom_splits: int
     scores: Mapping[str, float]
     best: float | None
@@ -62,6 +64,7 @@ class Summary:
             padding_efficiency=session.real / session.cells if session.cells else None,
             flops_per_token=flops_per_token,
             skipped=state.skipped,
+            spikes=state.spikes,
             oom_splits=state.oom_splits,
             scores=scores,
             best=state.best,

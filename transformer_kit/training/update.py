@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import struct
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -24,6 +23,8 @@ from torch.optim import Optimizer
 
 from transformer_kit.batch import Batch
 from transformer_kit.errors import RunError
+from transformer_kit.training.culprit import agreed, culprit
+from transformer_kit.training.health import Fault, Judge, not_finite
 from transformer_kit.training.memory import is_out_of_memory, release
 from transformer_kit.training.optimizer import set_lr
 from transformer_kit.training.parallel import Parallel
@@ -41,7 +42,8 @@ class Outcome:
         labels: real target tokens.
         loss, metrics: sums over them.
         norm: of the gradient of the mean loss, before clipping.
-        finite: False if the norm or the loss was not, and nothing was changed.
+        fault: why the update was not made, and nothing was changed; None: it was made.
+        origin: where what is not finite began, as far as it was found.
         splits: batches that were halved because memory ran out.
         counts: sums over all ranks of what the window's share counted; see `Window.counts`.
         watched: norms and sizes by module, where the update was watched and made.
@@ -51,8 +53,9 @@ class Outcome:
     loss: float
     norm: float
     metrics: Mapping[str, float]
-    finite: bool
+    fault: Fault | None
     counts: Mapping[str, float]
+    origin: str | None = None
     splits: int = 0
     watched: Mapping[str, float] = field(default_factory=dict)
 
@@ -86,11 +89,12 @@ class Updater:
         self._seed = seed
         self._watch = watch
 
-    def run(self, window: Window, attempt: int, step: int) -> Outcome:
-        """Make update number `step` from a window of batches, unless its gradient or loss is not finite.
+    def run(self, window: Window, attempt: int, step: int, judge: Judge = not_finite) -> Outcome:
+        """Make update number `step` from a window of batches, unless its loss or gradient is not sound.
 
         Args:
             attempt: updates made and skipped before this one; seeds what is random in it.
+            judge: tells by mean loss and norm what is wrong with it.
 
         Raises:
             RunError: memory ran out, and halving a batch did not help.
@@ -107,14 +111,20 @@ class Updater:
         totals = dict(zip([*own, *counted], self._world.sum([*own.values(), *counted.values()]), strict=True))
         counts = {name: totals.pop(name) for name in counted}
         loss, splits = totals.pop("loss"), int(counts.pop("splits"))
-        finite = math.isfinite(norm_value) and math.isfinite(loss)
+        fault = judge(loss / max(1, window.labels), norm_value)
         watched: Mapping[str, float] = {}
-        if finite:
+        if fault is None:
             if record is not None:
                 record.before()
             self._apply(norm, norm_value, step)
             watched = {} if record is None else record.after()
-        return Outcome(window.labels, loss, norm_value, totals, finite, counts, splits, watched)
+        origin = None if fault is None or fault.spike else self._origin(window, attempt)
+        return Outcome(window.labels, loss, norm_value, totals, fault, counts, origin, splits, watched)
+
+    def _origin(self, window: Window, attempt: int) -> str | None:
+        seeds = [derive_seed(self._seed, attempt, number) for number in window.numbers]
+        own = culprit(self._parallel.step, window.batches, seeds, self._precision)
+        return agreed(self._world.gather(own))
 
     def _gradient(self, window: Window, attempt: int) -> tuple[list[dict[str, Tensor]], int]:
         """The window's gradient into the parameters: its batches' sums, and how many had to be halved.
