@@ -41,6 +41,7 @@ from transformer_kit.config.overrides import (
 from transformer_kit.config.plain import keep_env, key_of, typed, unmark
 from transformer_kit.config.schema import ENTRIES, SLOTS, Config
 from transformer_kit.errors import ConfigError
+from transformer_kit.training.tracker_options import missing_packages
 
 CONFIG_MODULE = "transformer_kit.conf"
 
@@ -73,6 +74,8 @@ def compose(
             good, tree = _compose_piecewise(entry, extra, given, group_options(config_dirs), problems)
         data = _plain(tree, problems)
         inherit(data, good, problems)
+        if check:
+            problems += [f"tracker.{key}: {message}" for key, message in missing_packages(data.get("tracker"))]
         try:
             return typed(ENTRIES[entry], data, [item.canonical for item in good], problems, check=check)
         except ConfigError as error:

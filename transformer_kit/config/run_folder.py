@@ -33,6 +33,7 @@ LONGEST_NAME = 120
 FREE_OF_RESULT = (
     "run",
     "ablation",
+    "tracker",
     "decoding",
     "generation",
     "data.cache",

@@ -58,6 +58,7 @@ ADDED: dict[int, dict[str, Any]] = {
         "trainer.ranks": {"parallel": "ddp", "shard": None, "timeout": 600, "restarts": 0},
         "trainer.save_async": True,
         "trainer.spike": None,
+        "tracker": {"wandb": None, "tensorboard": None},
     },
 }
 """Options that came after a format: the values with which nothing changes. Set only where the options around exist."""

@@ -19,6 +19,7 @@ from transformer_kit.decoding.generation_options import GenerationOptions
 from transformer_kit.decoding.options import DecodingOptions
 from transformer_kit.evaluation.options import METRICS as SCORES
 from transformer_kit.training.options import METRICS, OptimizerOptions, ScheduleOptions, TrainerOptions
+from transformer_kit.training.tracker_options import TrackerOptions
 
 FORMAT = 4
 """The version of the saved configuration."""
@@ -247,6 +248,7 @@ class Config:
     optimizer: OptimizerOptions
     schedule: ScheduleOptions
     trainer: TrainerOptions
+    tracker: TrackerOptions
     decoding: DecodingOptions
     generation: GenerationOptions
     source: Source = field(default_factory=lambda: Source({}, []), repr=False, compare=False, metadata=INTERNAL)

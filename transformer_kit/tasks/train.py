@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -38,6 +38,7 @@ from transformer_kit.tasks.load import (
     run_tokenizers,
 )
 from transformer_kit.tasks.overfit import BatchValidation, OneBatch, for_one_batch, judge
+from transformer_kit.tasks.tracking import outside_trackers
 from transformer_kit.tasks.validate import Validation
 from transformer_kit.training.average import VALIDATED, final_weights
 from transformer_kit.training.budget import auto_tokens
@@ -55,7 +56,7 @@ from transformer_kit.training.step import Step
 from transformer_kit.training.summary import Summary
 from transformer_kit.training.threads import Cores, lent_threads
 from transformer_kit.training.throughput import product_rate
-from transformer_kit.training.tracker import METRICS_FILE, Jsonl
+from transformer_kit.training.tracker import METRICS_FILE, Jsonl, Tracker
 from transformer_kit.training.watchdog import Watchdog
 from transformer_kit.training.weights import fill, load_model, save_tensors
 from transformer_kit.training.world import ALONE, World
@@ -109,8 +110,12 @@ def train(config: Config, progress: Progress, world: World = ALONE) -> Trained:
             log.info("run %s%s", run.path, " (going on)" if run.resumed else "")
             recorded = read_environment(run.path)
             threads = config.trainer.threads or (None if world.size == 1 else Cores.here().share(world.here))
-            with determinism(config.trainer.deterministic), lent_threads(threads, recorded.get("threads")):
-                result = _train(run, progress, world, recorded.get(RANKS, world.size))
+            with (
+                outside_trackers(run.config, run.path, on=world.leads) as trackers,
+                determinism(config.trainer.deterministic),
+                lent_threads(threads, recorded.get("threads")),
+            ):
+                result = _train(run, progress, world, recorded.get(RANKS, world.size), trackers)
         except (Interrupted, KeyboardInterrupt) as error:
             if world.leads:
                 run.write_result({"status": "interrupted", "error": str(error) or "interrupted"})
@@ -144,7 +149,7 @@ def has_ended(result: Mapping[str, Any], config: Config) -> bool:
     return result["ended_by"] == "patience" or Budget(config.trainer).reached(spent, result["epochs"]) is not None
 
 
-def _train(run: RunFolder, progress: Progress, world: World, ranks: int) -> dict[str, Any]:
+def _train(run: RunFolder, progress: Progress, world: World, ranks: int, outside: Sequence[Tracker]) -> dict[str, Any]:
     config = replace(run.config, trainer=for_one_batch(run.config.trainer))
     prepared = _prepared(run, world)
     tokenizers = prepared.tokenizers
@@ -184,7 +189,7 @@ def _train(run: RunFolder, progress: Progress, world: World, ranks: int) -> dict
         seed=config.seed,
         validate=validate,
         progress=progress,
-        trackers=[Jsonl(run.path / METRICS_FILE)] if world.leads else [],
+        trackers=[Jsonl(run.path / METRICS_FILE), *outside] if world.leads else [],
         batches=ranks,
         watchdog=Watchdog(world, config.trainer.ranks.timeout),
     )

@@ -28,6 +28,20 @@ class Tracker(Protocol):
         """Take one row."""
 
 
+class Outside(Tracker, Protocol):
+    """A tracker of another program's, which has to be told the end."""
+
+    def finish(self, result: Mapping[str, Any] | None) -> None:
+        """The session has ended, the run with it if there is a result: what `result.json` holds."""
+
+
+def numbers(row: Row) -> dict[str, float]:
+    """The numbers of a row under names that say its kind, `train/loss`; without the step."""
+    kind = row["kind"]
+    values = {name: value for name, value in row.items() if name != "step" and isinstance(value, int | float)}
+    return {f"{kind}/{name}": value for name, value in values.items()}
+
+
 class Jsonl:
     """A JSON object per line; a number that is not finite is written as null, which JSON can hold.
 
