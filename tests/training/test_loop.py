@@ -263,10 +263,9 @@ def full_disk(*args):
 def test_a_full_disk_does_not_end_training(make, monkeypatch):
     setup = make(steps=12, save_every=2)
     real = checkpoint_module.write_manifest
-    # full from step 4 on, until step 8
-    step = setup.trainer.state
+    full = {f"step_{step:06d}.tmp" for step in (4, 6, 8)}
     monkeypatch.setattr(
-        checkpoint_module, "write_manifest", lambda *a: full_disk() if 4 <= step.step <= 8 else real(*a)
+        checkpoint_module, "write_manifest", lambda folder, *a: full_disk() if folder.name in full else real(folder, *a)
     )
     assert setup.trainer.fit().step == 12
     assert [c.step for c in setup.store.all()] == [2, 10, 12]
@@ -281,12 +280,16 @@ def test_a_last_state_that_cannot_be_saved_is_an_error(make, monkeypatch):
 
 def test_a_stop_that_cannot_be_saved_says_what_is_left(make, monkeypatch):
     setup = make(save_every=2)
-    update = setup.trainer._update
+    update, real = setup.trainer._update, checkpoint_module.write_manifest
+    monkeypatch.setattr(
+        checkpoint_module,
+        "write_manifest",
+        lambda folder, *a: full_disk() if folder.name == "step_000005.tmp" else real(folder, *a),
+    )
 
     def stop_at_five():
         update()
         if setup.trainer.state.step == 5:
-            monkeypatch.setattr(checkpoint_module, "write_manifest", full_disk)
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(setup.trainer, "_update", stop_at_five)

@@ -9,13 +9,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from transformer_kit.errors import CheckpointError
 from transformer_kit.training.average import average, final_weights
+from transformer_kit.training.files import Entry, sha256
 from transformer_kit.training.options import AverageOptions
-from transformer_kit.training.weights import fill, load_model, load_tensors, save_model, save_tensors, unique_tensors
+from transformer_kit.training.weights import (
+    fill,
+    load_model,
+    load_tensors,
+    save_model,
+    save_tensors,
+    unique_tensors,
+    write_tensors,
+)
 
 
 class Tied(nn.Module):
@@ -54,6 +63,18 @@ def test_weights_of_another_model_are_refused(tmp_path, other, says):
     with pytest.raises(CheckpointError, match=says):
         load_model(tmp_path / "m", other)
     assert all(torch.equal(before[name], value) for name, value in other.state_dict().items()), "nothing half loaded"
+
+
+def test_large_pieces_give_the_bytes_of_the_library(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformer_kit.training.files.PIECE", 7)
+    kinds = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16)
+    tensors = {f'{i}.é"': torch.arange(15).view(3, 5).to(kind) for i, kind in enumerate(kinds)}
+    tensors |= {"i8": torch.arange(3, dtype=torch.int8), "u8": torch.arange(5, dtype=torch.uint8)}
+    tensors |= {"none": torch.zeros(0, 3), "one": torch.tensor(2.5), "yes": torch.tensor([True, False])}
+    save_file(tensors, tmp_path / "library", {"format": "pt"})
+    entry = write_tensors(tmp_path / "own", tensors | {'0.é"': tensors['0.é"'].t().contiguous().t()})
+    assert (tmp_path / "own").read_bytes() == (tmp_path / "library").read_bytes()
+    assert entry == Entry((tmp_path / "own").stat().st_size, sha256(tmp_path / "own"))
 
 
 def test_a_file_that_is_none(tmp_path):

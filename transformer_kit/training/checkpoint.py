@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from transformer_kit.errors import CheckpointError
 from transformer_kit.logs import get_logger
-from transformer_kit.training.files import flush, why_damaged, write_manifest
-from transformer_kit.training.weights import save_model, save_tensors
+from transformer_kit.training.files import Entry, HashedFile, flush, why_damaged, write_manifest, write_text
+from transformer_kit.training.weights import unique_tensors, write_tensors
 
 log = get_logger(__name__)
 
@@ -151,7 +151,7 @@ class CheckpointStore:
 
     def save(
         self,
-        model: nn.Module,
+        model: nn.Module | Mapping[str, Tensor],
         trainer_state: Any,
         state: Mapping[str, Any],
         averaged: Mapping[str, Tensor] | None = None,
@@ -159,6 +159,7 @@ class CheckpointStore:
         """Write a checkpoint, then delete those that need not stay.
 
         Args:
+            model: the model, or its tensors as `unique_tensors` gives them.
             trainer_state: tensors, numbers, strings, lists and dicts.
             state: JSON-able; `step` names the folder, `scores` and `regular` decide how long it stays.
             averaged: the model's tensors in a moving average, where there is one.
@@ -168,9 +169,10 @@ class CheckpointStore:
         """
         final = self.folder / f"step_{state['step']:06d}"
         temporary = final.with_suffix(".tmp")
+        weights = unique_tensors(model) if isinstance(model, nn.Module) else model
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._write(temporary, model, trainer_state, state, averaged)
+            _write(temporary, weights, trainer_state, state, averaged)
             _put_in_place(temporary, final)
         except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors wrap OSError in their own
             shutil.rmtree(temporary, ignore_errors=True)
@@ -201,23 +203,6 @@ class CheckpointStore:
             path.rename(aside)
         self._warn(good, damaged)
         return good
-
-    def _write(
-        self,
-        folder: Path,
-        model: nn.Module,
-        trainer_state: Any,
-        state: Mapping[str, Any],
-        averaged: Mapping[str, Tensor] | None,
-    ) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        save_model(folder / MODEL, model)
-        torch.save(trainer_state, folder / TRAINER)
-        (folder / STATE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-        if averaged is not None:
-            save_tensors(folder / EMA, averaged)
-        write_manifest(folder, FILES if averaged is None else (*FILES, EMA))
 
     def _search(self) -> tuple[Checkpoint | None, dict[Path, str]]:
         """The newest good checkpoint, and the damaged ones after it with what is wrong."""
@@ -253,6 +238,26 @@ class CheckpointStore:
         value = scores.get(self._metric)
         merit = None if value is None else self._sign * float(value)
         return merit if merit is not None and abs(merit) < float("inf") else None
+
+
+def _write(
+    folder: Path,
+    weights: Mapping[str, Tensor],
+    trainer_state: Any,
+    state: Mapping[str, Any],
+    averaged: Mapping[str, Tensor] | None,
+) -> None:
+    """Write the files of a checkpoint into a new folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    entries: dict[str, Entry] = {MODEL: write_tensors(folder / MODEL, weights)}
+    with HashedFile(folder / TRAINER) as file:
+        torch.save(trainer_state, file)  # type: ignore[arg-type]  # it asks for write and flush alone
+    entries[TRAINER] = file.entry()
+    entries[STATE] = write_text(folder / STATE, json.dumps(state, indent=1) + "\n")
+    if averaged is not None:
+        entries[EMA] = write_tensors(folder / EMA, averaged)
+    write_manifest(folder, entries)
 
 
 def _put_in_place(temporary: Path, final: Path) -> None:

@@ -1,14 +1,73 @@
-"""Files that reach the disk, and a manifest that tells whether they came back as they went."""
+"""Files that reach the disk, and a manifest that tells whether they came back as they went.
+
+The names in a manifest are plain ones inside its folder, at most one folder down, and no links: nothing else is read.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import TracebackType
 
 MANIFEST = "manifest.json"
+PIECE = 1 << 22  # bytes hashed and written at once: still in a cache when they are written, few calls in all
+_PLAIN = re.compile(r"(?!\.{1,2}(?:/|$))[\w.-]+(?:/(?!\.{1,2}$)[\w.-]+)?")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a manifest holds of a file.
+
+    Attributes:
+        bytes: its size.
+        sha256: in hex.
+    """
+
+    bytes: int
+    sha256: str
+
+
+class HashedFile:
+    """A new file that is hashed while it is written; as a context it is flushed to disk on the way out.
+
+    Both release Python's lock for each piece, so that other threads go on.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb", buffering=0)
+        self._hash = hashlib.sha256()
+        self._bytes = 0
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append all of the data."""
+        whole = memoryview(data).cast("B")
+        for begin in range(0, len(whole), PIECE):
+            piece = whole[begin : begin + PIECE]
+            self._hash.update(piece)
+            while len(piece):
+                piece = piece[self._file.write(piece) :]
+        self._bytes += len(whole)
+        return len(whole)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def entry(self) -> Entry:
+        """What was written so far."""
+        return Entry(self._bytes, self._hash.hexdigest())
+
+    def __enter__(self) -> HashedFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with self._file:
+            if kind is None:
+                os.fsync(self._file.fileno())
 
 
 def sha256(path: Path) -> str:
@@ -26,15 +85,22 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
-def write_manifest(folder: Path, names: Sequence[str]) -> None:
-    """Flush the named files of a folder, and write their sizes and hashes beside them."""
-    entries = {}
-    for name in names:
-        flush(folder / name)
-        entries[name] = {"bytes": (folder / name).stat().st_size, "sha256": sha256(folder / name)}
-    path = folder / MANIFEST
-    path.write_text(json.dumps({"format": 1, "files": entries}, indent=1) + "\n", encoding="utf-8")
-    flush(path)
+def write_text(path: Path, text: str) -> Entry:
+    """Write a new file in UTF-8, flushed to disk."""
+    with HashedFile(path) as file:
+        file.write(text.encode())
+    return file.entry()
+
+
+def write_manifest(folder: Path, entries: Mapping[str, Entry]) -> None:
+    """Write the sizes and hashes of files, by their names inside the folder, beside them."""
+    files = {name: asdict(entry) for name, entry in entries.items()}
+    write_text(folder / MANIFEST, json.dumps({"format": 1, "files": files}, indent=1) + "\n")
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name leads to a file of its folder, or of a folder in it, and nowhere else."""
+    return _PLAIN.fullmatch(name) is not None
 
 
 def why_damaged(folder: Path, names: Sequence[str], optional: Sequence[str] = ()) -> str | None:
@@ -48,12 +114,17 @@ def why_damaged(folder: Path, names: Sequence[str], optional: Sequence[str] = ()
         entries = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
         more = [name for name in optional if name in entries or (folder / name).exists()]
         hashes = {name: str(entries[name]["sha256"]) for name in (*names, *more)}
+        foreign = next((name for name in entries if not is_plain(name)), None)
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
     except (OSError, ValueError, KeyError, TypeError):
         return f"{MANIFEST} cannot be read"
+    if foreign is not None:
+        return f"{MANIFEST} names {foreign!r}, which is no plain name inside its folder"
     for name, expected in hashes.items():
         try:
+            if _leads_out(folder, name):
+                return f"{name} is a link"
             if sha256(folder / name) != expected:
                 return f"{name} differs from its SHA-256"
         except FileNotFoundError:
@@ -61,3 +132,9 @@ def why_damaged(folder: Path, names: Sequence[str], optional: Sequence[str] = ()
         except OSError as error:
             return f"{name} cannot be read ({error.strerror})"
     return None
+
+
+def _leads_out(folder: Path, name: str) -> bool:
+    """Whether a file, or the folder in between, is a symbolic link."""
+    path = folder / name
+    return path.is_symlink() or (path.parent != folder and path.parent.is_symlink())

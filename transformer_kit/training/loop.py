@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TypeVar
 
 import torch
 from torch import nn
@@ -29,6 +28,7 @@ from transformer_kit.training.options import TrainerOptions
 from transformer_kit.training.parallel import Parallel
 from transformer_kit.training.precision import Precision
 from transformer_kit.training.prefetch import Prefetched, Stream, batches_ahead
+from transformer_kit.training.saver import Saver
 from transformer_kit.training.schedule import Schedule
 from transformer_kit.training.signals import StopFlag
 from transformer_kit.training.state import Budget, Interval, RunState
@@ -42,7 +42,6 @@ from transformer_kit.training.watchdog import Watchdog
 from transformer_kit.training.weights import load_model, load_tensors
 from transformer_kit.training.windows import Windows
 
-T = TypeVar("T")
 log = get_logger(__name__)
 
 
@@ -99,12 +98,12 @@ class Trainer:
         self._options = options
         self._precision = precision
         self._store = store
+        self._saver = Saver(store, options.save_async, self._world)
         self._validate = validate
         self._progress = progress
         self._trackers = Trackers(trackers)
         self._budget = Budget(options)
         self._scores: dict[str, float] = {}
-        self._saved: tuple[int, int] | None = None  # step and last validated step of the newest checkpoint
         self._began = 0.0
         self._session = Interval()
         self._work = Work(model)
@@ -120,7 +119,7 @@ class Trainer:
                 much memory.
             CheckpointError: the last state could not be saved, or the checkpoint is of another model.
         """
-        with StopFlag() as stop, self._stream, self._watchdog:
+        with StopFlag() as stop, self._stream, self._watchdog, self._saver:
             self._resume()
             self._began = time.monotonic() - self.state.seconds
             log.info("training on %s in %s: %s", *self._precision.facts())
@@ -180,7 +179,8 @@ class Trainer:
         state.spikes += fault.spike
         log.warning("step %d: %s%s; skipped (%d so far)", state.step + 1, fault.what, began, state.skipped)
         if state.skipped_in_a_row >= self._options.max_skips:
-            kept = "no checkpoint yet" if self._saved is None else f"the last checkpoint is of step {self._saved[0]}"
+            saved = self._saver.saved
+            kept = "no checkpoint yet" if saved is None else f"the last checkpoint is of step {saved[0]}"
             remedy = "raise trainer.spike" if fault.spike else "set trainer.clip_norm, or try trainer.precision=fp32"
             raise RunError(
                 f"{state.skipped_in_a_row} updates in a row were skipped after step {state.step}, the last because "
@@ -233,7 +233,7 @@ class Trainer:
         if state.step and _due(state.step, self._options.validate_every) and state.validated != state.step:
             self._run_validation()
             asked = self._agree(stop)  # while it validated
-        good = state.validated == state.step and self._leads(lambda: self._store.is_among_best(self._scores))
+        good = state.validated == state.step and self._saver.is_among_best(self._scores)
         if state.step and (good or _due(state.step, self._options.save_every)):
             self._save()
         if asked:
@@ -247,10 +247,6 @@ class Trainer:
             self.state.seconds = elapsed
         return asked > 0
 
-    def _leads(self, decide: Callable[[], T]) -> T:
-        """What rank 0 finds, for all."""
-        return self._world.share(decide() if self._world.leads else None)  # type: ignore[return-value]  # rank 0's
-
     def _finish(self) -> None:
         """After the last update: the last row, the last validation, the last checkpoint."""
         state = self.state
@@ -258,7 +254,7 @@ class Trainer:
             self._write_row()  # an incomplete interval; it stays in the state in case the run is extended
         if state.validated != state.step:
             self._run_validation()
-        if not self._save():
+        if not self._save(last=True):
             raise CheckpointError(f"{self._store.folder}: training ended, but its last state could not be saved")
 
     def _run_validation(self) -> None:
@@ -286,20 +282,12 @@ class Trainer:
         said = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
         log.info("step %d: validation  %s%s", state.step, said, "  (best)" if best else "")
 
-    def _save(self) -> bool:
-        """Write a checkpoint unless there is one of this very state; is there one now?"""
-        state = self.state
-        now = (state.step, state.validated)
-        if self._saved == now:
-            return True
-        saved = self._leads(self._write)
-        self._saved = now if saved else self._saved
-        return saved
-
-    def _write(self) -> bool:
+    def _save(self, last: bool = False) -> bool:
+        """Write a checkpoint unless there is one of this very state; is there one, or, but for the last, on its way?"""
         state = self.state
         scores = {name: value if math.isfinite(value) else None for name, value in self._scores.items()}
-        path = self._store.save(
+        return self._saver.save(
+            (state.step, state.validated),  # the mark of a state
             self.model,
             optimizer_state(self._optimizer, self.model),
             {
@@ -311,8 +299,8 @@ class Trainer:
                 "run": state.plain(),
             },
             None if self._ema is None else self._ema.tensors(),
+            last,
         )
-        return path is not None
 
     def _leave(self, stop: StopFlag) -> None:
         """Save and end the session.
@@ -322,13 +310,14 @@ class Trainer:
         """
         name = next(name for name in self._world.gather(stop.name) if name)
         what = f"stopped by {name} after step {self.state.step}"
-        if self._save():
+        if self._save(last=True):
             raise Interrupted(f"{what}; the state is saved: the same command goes on from there")
-        where = "there is no checkpoint" if self._saved is None else f"the last checkpoint is of step {self._saved[0]}"
+        saved = self._saver.saved
+        where = "there is no checkpoint" if saved is None else f"the last checkpoint is of step {saved[0]}"
         raise Interrupted(f"{what}, but the state could not be saved: {where}")
 
     def _resume(self) -> None:
-        found = self._leads(self._store.recover)
+        found = self._saver.recover()
         if found is not None:
             saved = found.state()
             try:
@@ -348,7 +337,7 @@ class Trainer:
                 self._windows.load_state_dict(cursor)
             else:  # one batch alone, or another way of making rows, which was switched on or off since
                 log.warning("%s is of data that were read in another way: their first pass begins anew", found.path)
-            self._saved = (found.step, self.state.validated)
+            self._saver.found((found.step, self.state.validated))
             log.info("going on from step %d", found.step)
         self._trackers.rewind(self.state.step, self.state.validated)
 

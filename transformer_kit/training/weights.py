@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -11,7 +13,20 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from transformer_kit.errors import CheckpointError
-from transformer_kit.training.files import flush
+from transformer_kit.training.files import Entry, HashedFile, flush
+
+_FORMATS = {  # in the order in which they stand in a file
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -33,6 +48,32 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Entry:
+    """Write tensors to a new safetensors file in large pieces, hashed on the way, and flush it to disk.
+
+    The same bytes as the library's; Python's lock is free while a piece is hashed or written.
+    """
+    order = list(_FORMATS)
+    ordered = sorted(tensors.items(), key=lambda item: (order.index(item[1].dtype), item[0]))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in ordered:
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": _FORMATS[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with HashedFile(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, tensor in ordered:
+            plain = tensor.detach().cpu().contiguous().reshape(-1)
+            file.write(plain.view(torch.uint8).numpy().data)
+    return file.entry()
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
