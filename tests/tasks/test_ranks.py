@@ -129,7 +129,7 @@ def test_torchrun_needs_a_name_and_trains(start: Command, tmp_path: Path) -> Non
     ("fault", "said"),
     [
         ("raise:1:3", "rank 1: ZeroDivisionError: a fault of this rank"),
-        ("kill:1:3", "rank 1: was killed by signal 9"),
+        ("kill:1:3", "rank 1: was killed by SIGKILL"),
         ("freeze:1:3", "rank 1 made no progress in step 3"),
         ("sleep:0:3", "rank 0 made no progress in step 3 (tkit_faults.py"),
     ],

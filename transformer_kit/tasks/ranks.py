@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGUSR2"  # what the agent hands on to its workers
 GRACE = 3600  # seconds for them to finish a step or a validation, save and leave; `trainer.ranks.timeout` if more
+EXCHANGES, LOST = ("torch/distributed", "torch/autograd"), ("gloo", "NCCL", "onnection", "Broken pipe")
+"""How an error looks that comes of another rank's end: where it is raised, and what it says."""
 QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """For workers: no lines about sockets that close; the store of a restart is not the one that died."""
 
@@ -116,7 +119,8 @@ def _worker(config: Config) -> Trained | None:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(frame.filename).name}:{frame.lineno} {frame.name}"
         first = (str(error).splitlines() or [""])[0]
-        write_failure(rank, f"{type(error).__name__}: {first} ({where}; TKIT_DEBUG=1 shows more)", 1)
+        follows = any(part in frame.filename for part in EXCHANGES) and any(word in first for word in LOST)
+        write_failure(rank, f"{type(error).__name__}: {first} ({where}; TKIT_DEBUG=1 shows more)", 1, follows=follows)
         os._exit(1)  # what others wait for must not keep this process
 
 
@@ -125,7 +129,8 @@ def _launch(config: Config, ranks: int) -> Trained | None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # it tells in pages what one line below says
+    for name in ("torch.distributed", "torch.multiprocessing.spawn"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # they tell in pages what is one line here
     os.environ.update(QUIET)
     options = config.trainer.ranks
     launch = LaunchConfig(
@@ -161,18 +166,23 @@ def _launch(config: Config, ranks: int) -> Trained | None:
 def _told(config: Config, error: ChildFailedError, folder: Path) -> RankFailed:
     """The first failure of all ranks as the error that the user is told; a sweep's table can show it as well."""
     killed = {rank: -failure.exitcode for rank, failure in error.failures.items() if failure.exitcode < 0}
-    left = read_failures(folder)
-    if killed and not (left and left[0].rank == 0 and left[0].exit_code == ConfigError.exit_code):
+    left = sorted(read_failures(folder), key=lambda failure: failure.follows)  # stable: in the order of time
+    if killed and (not left or left[0].follows):
         rank, number = next(iter(killed.items()))
-        message, code, of_all = f"was killed by signal {number}", 1, False
+        message, code, of_all = f"was killed by {signal.Signals(number).name}", 1, False
     elif left:
         rank, message, code = left[0].rank, left[0].message, left[0].exit_code
         of_all = rank == 0 or all(failure.message == message for failure in left)
     else:
         rank, failure = error.get_first_failure()
         message, code, of_all = f"ended with exit code {failure.exitcode}", 1, False
-    said = message if of_all or message.startswith(f"rank {rank} ") else f"rank {rank}: {message}"
+    hangs = " made no progress in " in message  # it names the rank; rank 0 had no time to write a result
+    said = message if of_all or hangs else f"rank {rank}: {message}"
     path = run_path(config)
-    if not of_all and path.is_dir() and (read_result(path) or {}).get("status") not in ("complete", "failed"):
+    if (
+        (hangs or not of_all)
+        and path.is_dir()
+        and (read_result(path) or {}).get("status") not in ("complete", "failed")
+    ):
         RunFolder(path, config, resumed=True, changed=False).write_result({"status": "failed", "error": said})
     return RankFailed(said, code)

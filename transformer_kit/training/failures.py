@@ -15,15 +15,23 @@ FOLDER = "TKIT_FAILURES"
 
 @dataclass(frozen=True)
 class Failure:
-    """How a rank ended: its message for the user, and the exit code that the command returns for it."""
+    """How a rank ended.
+
+    Attributes:
+        message: for the user.
+        exit_code: what the command returns for it.
+        follows: whether it only lost the connection to another rank, which failed first.
+        seconds: when.
+    """
 
     rank: int
     message: str
     exit_code: int
+    follows: bool
     seconds: float
 
 
-def write_failure(rank: int, message: str, exit_code: int) -> None:
+def write_failure(rank: int, message: str, exit_code: int, *, follows: bool = False) -> None:
     """Leave a failure; the first one of a rank stays."""
     folder = os.environ.get(FOLDER)
     if folder is None:
@@ -31,7 +39,9 @@ def write_failure(rank: int, message: str, exit_code: int) -> None:
     path = Path(folder) / f"rank_{rank}.json"
     if not path.exists():
         temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"message": message, "exit_code": exit_code}), encoding="utf-8")
+        temporary.write_text(
+            json.dumps({"message": message, "exit_code": exit_code, "follows": follows}), encoding="utf-8"
+        )
         temporary.rename(path)
 
 
@@ -47,5 +57,5 @@ def read_failures(folder: Path) -> list[Failure]:
     for path in folder.glob("rank_*.json"):
         facts = json.loads(path.read_text(encoding="utf-8"))
         rank = int(path.stem.removeprefix("rank_"))
-        found.append(Failure(rank, facts["message"], facts["exit_code"], path.stat().st_mtime))
+        found.append(Failure(rank, **facts, seconds=path.stat().st_mtime))
     return sorted(found, key=lambda failure: failure.seconds)

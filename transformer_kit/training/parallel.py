@@ -6,6 +6,7 @@ the backward pass leaves the sum over all ranks, divided by their number, in the
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -58,7 +59,9 @@ class Replicated(Parallel):
     def __init__(self, step: Step, world: World) -> None:
         super().__init__(step, world)
         self.scale = float(world.size)
-        self._ddp = DistributedDataParallel(step, gradient_as_bucket_view=True, broadcast_buffers=False)
+        with warnings.catch_warnings():  # torch renames broadcast_buffers; the new name is not in all versions
+            warnings.simplefilter("ignore", FutureWarning)
+            self._ddp = DistributedDataParallel(step, gradient_as_bucket_view=True, broadcast_buffers=False)
         self.module = self._ddp
 
     @contextmanager

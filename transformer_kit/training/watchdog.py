@@ -5,16 +5,19 @@
   So a long validation on one rank is no alarm, and a hang is.
 - A rank to blame is one whose thread publishes no more (stopped, or its machine is gone), else one that stands anywhere
   but in an exchange with the others.
-- The thread talks to the launcher's store by itself and ends the process, whatever the main thread waits for.
+- What is to blame on the same machine is killed. The thread talks to the launcher's store by itself and ends the process, whatever the main thread waits for.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import sys
 import threading
 import time
+from collections import deque
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,6 +28,7 @@ from transformer_kit.training.failures import write_failure
 from transformer_kit.training.world import World
 
 EXIT_CODE = 1
+_SELF = {"host": socket.gethostname(), "pid": os.getpid()}
 _LOOKS = 10  # in the time that is allowed
 _EXCHANGES = ("torch/distributed", "torch/autograd/graph")  # files in which a rank waits for others; backward does
 
@@ -68,41 +72,43 @@ class Watchdog:
         store = dist.TCPStore(address, port, self._world.size, is_master=False)
         keys = [f"tkit/progress/{rank}" for rank in range(self._world.size)]
         counts: list[int] = []
-        since = beat = 0.0
-        while not self._over.wait(self._seconds / _LOOKS):
+        since, beat = time.monotonic(), 0
+        looks: deque[list[dict[str, Any]]] = deque(maxlen=4)
+        while beat == 0 or not self._over.wait(self._seconds / _LOOKS):
             beat += 1
-            facts = {"beat": beat, "count": self._count, "doing": self._doing, **_where()}
+            facts = {"beat": beat, "count": self._count, "doing": self._doing, **_SELF, **_where()}
             try:
                 store.set(keys[self._world.rank], json.dumps(facts))
                 found = [json.loads(store.get(key)) if store.check([key]) else {} for key in keys]
             except Exception:  # the launcher and its store are gone: so will this process be
                 return
+            looks.append(found)
             if (now := [each.get("count", -1) for each in found]) != counts:
-                counts, since, before = now, time.monotonic(), found
+                counts, since = now, time.monotonic()
             elif time.monotonic() - since > self._seconds:
-                self._end(before, found)
+                self._end(looks[0], found)
 
     def _end(self, before: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
         ranks = range(len(found))
-        blamed = [rank for rank in ranks if not found[rank] or found[rank]["beat"] == before[rank].get("beat")]
-        blamed = blamed or [rank for rank in ranks if not found[rank]["waits"]] or list(ranks)
+        silent = [rank for rank in ranks if not found[rank] or found[rank]["beat"] == before[rank].get("beat")]
+        blamed = silent or [rank for rank in ranks if not found[rank]["waits"]] or list(ranks)
         first = found[blamed[0]]
         who = "all ranks" if len(blamed) == len(found) > 1 else ", ".join(f"rank {rank}" for rank in blamed)
-        what = f"{first['doing']} ({first['at']})" if first else "its start"
-        text = f"{who} made no progress in {what} for {self._seconds:g} s (trainer.ranks.timeout): the job ends"
+        at = "" if silent else f" ({first['at']})"
+        text = f"{who} made no progress in {self._doing}{at} for {self._seconds:g} s (trainer.ranks.timeout)"
         write_failure(self._world.rank, text, EXIT_CODE)
-        print(f"rank {self._world.rank}: {text}", file=sys.stderr, flush=True)
+        for rank in blamed:
+            if found[rank].get("host") == _SELF["host"] and found[rank]["pid"] != _SELF["pid"]:
+                os.kill(found[rank]["pid"], signal.SIGKILL)  # a stopped process does not hear its launcher
         os._exit(EXIT_CODE)
 
 
 def _where() -> dict[str, Any]:
-    """Where the main thread stands: the innermost place of our own code, and whether that is an exchange of ranks."""
+    """Where the main thread stands: the innermost place outside of torch, and whether it waits there for others."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    own, waits = "", False
-    while frame is not None:
-        name = frame.f_code.co_filename
-        waits = waits or any(part in name for part in _EXCHANGES)
-        if not own and "transformer_kit" in name and not name.endswith("world.py"):
-            own = f"{Path(name).name}:{frame.f_lineno} {frame.f_code.co_name}"
+    waits = False
+    while frame is not None and "/torch/" in frame.f_code.co_filename:
+        waits = waits or any(part in frame.f_code.co_filename for part in _EXCHANGES)
         frame = frame.f_back
-    return {"at": own or "outside of this package", "waits": waits}
+    at = "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
+    return {"at": at, "waits": waits}
