@@ -24,7 +24,8 @@ from transformer_kit.errors import CheckpointError, RunError
 from transformer_kit.training.checkpoint import CheckpointStore
 from transformer_kit.training.files import Entry, sha256
 from transformer_kit.training.saver import Saver
-from transformer_kit.training.weights import load_model
+from transformer_kit.training.sharded_state import save_together
+from transformer_kit.training.weights import load_model, unique_tensors
 
 FILES = ("model.safetensors", "trainer.pt", "state.json", "ema.safetensors", "manifest.json")
 
@@ -89,12 +90,28 @@ def save_for_ever(store, begin, asynchronous, pipe):
                 os.write(pipe, f"{step}\n".encode())
 
 
-def kill_in_a_save_loop(folder, times, seed, asynchronous):
+def save_parts_for_ever(store, begin, pipe):
+    """The same in parts, as ranks write them; by this process alone."""
+    step = begin
+    while True:
+        step += 1
+        model = nn.Linear(3, 5)
+        for parameter in model.parameters():
+            nn.init.constant_(parameter, step)
+        moments = {"weight": {"step": torch.tensor(float(step))}}
+        if save_together(store, unique_tensors(model), moments, {"step": step, "regular": True}, None, None):
+            os.write(pipe, f"{step}\n".encode())
+
+
+def kill_in_a_save_loop(folder, times, seed, way):
     store, draw = store_in(folder), random.Random(seed)
     newest, halfway, one_save = 0, 0, 0.02
     for _ in range(times):
         ours, theirs = os.pipe()
-        pid = in_child(partial(save_for_ever, store, newest, asynchronous, theirs))
+        if way == "in parts":
+            pid = in_child(partial(save_parts_for_ever, store, newest, theirs))
+        else:
+            pid = in_child(partial(save_for_ever, store, newest, way == "beside", theirs))
         os.close(theirs)
         try:
             began = time.monotonic()
@@ -121,16 +138,19 @@ def kill_in_a_save_loop(folder, times, seed, asynchronous):
     assert halfway, "no kill came while a checkpoint was being written: this run tested nothing"
 
 
-@pytest.mark.parametrize("asynchronous", [True, False], ids=["beside", "between"])
-def test_kill_at_random_moments(tmp_path, warnings, asynchronous):
-    kill_in_a_save_loop(tmp_path, 8, 1, asynchronous)
+WAYS = ("beside", "between", "in parts")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_kill_at_random_moments(tmp_path, warnings, way):
+    kill_in_a_save_loop(tmp_path, 8, 1, way)
     assert warnings() == [], "a kill damages nothing"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asynchronous", [True, False], ids=["beside", "between"])
-def test_kill_at_fifty_random_moments(tmp_path, warnings, asynchronous):
-    kill_in_a_save_loop(tmp_path, 50, 2, asynchronous)
+@pytest.mark.parametrize("way", WAYS)
+def test_kill_at_fifty_random_moments(tmp_path, warnings, way):
+    kill_in_a_save_loop(tmp_path, 50, 2, way)
     assert warnings() == []
 
 
@@ -179,6 +199,24 @@ def test_a_full_disk(make, small_disk, warnings, asynchronous):
     assert again.tracker.of("train", "step")[0] == (kept[-1] + 1,)
     ours, theirs = again.model.state_dict(), whole.model.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_full_disk_for_parts(small_disk, warnings):
+    store, model = store_in(small_disk / "c", keep_last=9), nn.Linear(31, 37)
+    moments = {"weight": {"exp_avg": torch.zeros(31, 37)}}
+
+    def save(step):
+        state = {"step": step, "regular": True}
+        return save_together(store, unique_tensors(model), moments, state, None, None)
+
+    found = [save(step) for step in range(1, 6)]
+    kept = found.count(True)
+    assert 1 <= kept <= 4, "some fit, some did not"
+    assert found == [True] * kept + [False] * (5 - kept)
+    assert len(warnings()) == 5 - kept
+    assert all("No space left on device; training goes on" in text for text in warnings())
+    assert only_whole(store.folder)
+    assert store.recover().step == kept
 
 
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["beside", "between"])

@@ -1,7 +1,8 @@
 """Checkpoints that survive kills, full disks and bad blocks.
 
 - A checkpoint is a folder `step_000500` with `model.safetensors`, `trainer.pt` (optimizer), `state.json` and
-  `manifest.json`, which holds the SHA-256 of the others; with an average of the weights also `ema.safetensors`.
+  `manifest.json`, which holds the SHA-256 of the others; with an average of the weights also `ema.safetensors`. Where
+  ranks hold parts of the model, a folder `shards` stands for `trainer.pt` (`training/sharded_state.py`).
 - It is written as `step_000500.tmp`, flushed to disk, then renamed: a folder without a suffix is whole.
 - `.tmp`, `.gone` and `.old` are leftovers of a kill; `recover` clears them. `.damaged` failed its manifest.
 - Nothing is unpickled: weights are safetensors, the rest loads with `weights_only=True`.
@@ -13,7 +14,7 @@ import json
 import pickle
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from transformer_kit.training.weights import unique_tensors, write_tensors
 log = get_logger(__name__)
 
 MODEL, TRAINER, STATE, EMA = "model.safetensors", "trainer.pt", "state.json", "ema.safetensors"
-FILES = (MODEL, TRAINER, STATE)
+SHARDS, METADATA = "shards", ".metadata"
 _NAME = re.compile(r"step_(\d{6,})")
 
 
@@ -64,9 +65,18 @@ class Checkpoint:
         """What `save` got as `state`."""
         return _read_state(self.path)
 
-    def trainer_state(self) -> Any:
-        """What `save` got as `trainer_state`, its tensors on the CPU."""
+    def trainer_state(self, model: nn.Module | None = None) -> Any:
+        """What `save` got as `trainer_state`, its tensors on the CPU.
+
+        Args:
+            model: whose optimizer's state it is; where ranks hold parts of it, each reads its parts of a state that was
+                written in parts.
+        """
         path = self.path / TRAINER
+        if (self.path / SHARDS).is_dir():
+            from transformer_kit.training.sharded_state import load_shards  # torch's part for ranks takes a second
+
+            return load_shards(self.path / SHARDS, model or nn.Module())
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:  # torch's own message advises to run whatever is in there
@@ -142,7 +152,7 @@ class CheckpointStore:
 
     def verified(self, found: Sequence[Checkpoint]) -> list[Checkpoint]:
         """Those whose files equal their manifest; a warning names the others."""
-        wrong = {c.path: why for c in found if (why := why_damaged(c.path, FILES, (EMA,))) is not None}
+        wrong = {c.path: why for c in found if (why := _why_damaged(c.path)) is not None}
         for path, why in wrong.items():
             log.warning("damaged checkpoint %s passed over: %s", path, why)
         return [c for c in found if c.path not in wrong]
@@ -155,6 +165,7 @@ class CheckpointStore:
         trainer_state: Any,
         state: Mapping[str, Any],
         averaged: Mapping[str, Tensor] | None = None,
+        shards: Callable[[Path], Mapping[str, Entry]] | None = None,
     ) -> Path | None:
         """Write a checkpoint, then delete those that need not stay.
 
@@ -163,6 +174,7 @@ class CheckpointStore:
             trainer_state: tensors, numbers, strings, lists and dicts.
             state: JSON-able; `step` names the folder, `scores` and `regular` decide how long it stays.
             averaged: the model's tensors in a moving average, where there is one.
+            shards: writes the trainer's state into a folder in many files, and tells their names and hashes.
 
         Returns:
             The folder, or None when it could not be written (a full disk): a warning says so and nothing is left of it.
@@ -172,7 +184,7 @@ class CheckpointStore:
         weights = unique_tensors(model) if isinstance(model, nn.Module) else model
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            _write(temporary, weights, trainer_state, state, averaged)
+            _write(temporary, weights, trainer_state, state, averaged, shards)
             _put_in_place(temporary, final)
         except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors wrap OSError in their own
             shutil.rmtree(temporary, ignore_errors=True)
@@ -209,7 +221,7 @@ class CheckpointStore:
         names = [p for p in self.folder.iterdir() if _NAME.fullmatch(p.name)] if self.folder.is_dir() else []
         damaged: dict[Path, str] = {}
         for path in sorted(names, key=lambda p: int(p.name.removeprefix("step_")), reverse=True):
-            wrong = why_damaged(path, FILES, (EMA,))
+            wrong = _why_damaged(path)
             if wrong is None:
                 state = _read_state(path)
                 return Checkpoint(path, state["step"], state.get("scores") or {}, bool(state.get("regular"))), damaged
@@ -246,18 +258,30 @@ def _write(
     trainer_state: Any,
     state: Mapping[str, Any],
     averaged: Mapping[str, Tensor] | None,
+    shards: Callable[[Path], Mapping[str, Entry]] | None,
 ) -> None:
     """Write the files of a checkpoint into a new folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     entries: dict[str, Entry] = {MODEL: write_tensors(folder / MODEL, weights)}
-    with HashedFile(folder / TRAINER) as file:
-        torch.save(trainer_state, file)  # type: ignore[arg-type]  # it asks for write and flush alone
-    entries[TRAINER] = file.entry()
+    if shards is None:
+        with HashedFile(folder / TRAINER) as file:
+            torch.save(trainer_state, file)  # type: ignore[arg-type]  # it asks for write and flush alone
+        entries[TRAINER] = file.entry()
+    else:
+        (folder / SHARDS).mkdir()
+        entries |= {f"{SHARDS}/{name}": entry for name, entry in shards(folder / SHARDS).items()}
     entries[STATE] = write_text(folder / STATE, json.dumps(state, indent=1) + "\n")
     if averaged is not None:
         entries[EMA] = write_tensors(folder / EMA, averaged)
     write_manifest(folder, entries)
+
+
+def _why_damaged(path: Path) -> str | None:
+    """What is wrong with a checkpoint's files, or None."""
+    if (path / SHARDS).is_dir():
+        return why_damaged(path, (MODEL, STATE, f"{SHARDS}/{METADATA}"), (EMA,), SHARDS)
+    return why_damaged(path, (MODEL, TRAINER, STATE), (EMA,), SHARDS)
 
 
 def _put_in_place(temporary: Path, final: Path) -> None:

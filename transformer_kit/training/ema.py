@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_kit.errors import CheckpointError
+from transformer_kit.training.shards import put
 from transformer_kit.training.weights import unique_tensors
 
 
@@ -61,7 +62,7 @@ class Ema:
         return unique_tensors(self._model) | self._averages
 
     def load(self, tensors: Mapping[str, Tensor], origin: str) -> None:
-        """Go on from what `tensors` gave.
+        """Go on from what `tensors` gave, whole tensors.
 
         Raises:
             CheckpointError: they are another model's; `origin` names the file.
@@ -69,7 +70,7 @@ class Ema:
         for name, average in self._averages.items():
             if name not in tensors or tensors[name].shape != average.shape:
                 raise CheckpointError(f"{origin}: holds no average of {name} in the shape {tuple(average.shape)}")
-            average.copy_(tensors[name])
+            put(average, tensors[name])
 
     @torch.no_grad()
     def _put(self, values: Mapping[str, Tensor]) -> None:

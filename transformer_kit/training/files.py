@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 MANIFEST = "manifest.json"
 PIECE = 1 << 22  # bytes hashed and written at once: still in a cache when they are written, few calls in all
@@ -103,28 +104,34 @@ def is_plain(name: str) -> bool:
     return _PLAIN.fullmatch(name) is not None
 
 
-def why_damaged(folder: Path, names: Sequence[str], optional: Sequence[str] = ()) -> str | None:
+def why_damaged(folder: Path, names: Sequence[str], optional: Sequence[str] = (), inner: str = "") -> str | None:
     """What is wrong with a folder written with `write_manifest`; None if it is as it was.
 
     Args:
         names: files that must be there; no others that the manifest names are read.
         optional: files that may be there, and in the manifest.
+        inner: a folder in it, of which every file that is there, or in the manifest, must be in both.
     """
     try:
-        entries = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        more = [name for name in optional if name in entries or (folder / name).exists()]
-        hashes = {name: str(entries[name]["sha256"]) for name in (*names, *more)}
-        foreign = next((name for name in entries if not is_plain(name)), None)
+        hashes = {name: str(entry["sha256"]) for name, entry in _manifest(folder).items()}
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} cannot be read"
-    if foreign is not None:
-        return f"{MANIFEST} names {foreign!r}, which is no plain name inside its folder"
-    for name, expected in hashes.items():
+    for name in hashes:
+        if not is_plain(name):
+            return f"{MANIFEST} names {name!r}, which is no plain name inside its folder"
+    more = [name for name in optional if name in hashes or (folder / name).exists()]
+    if inner:
+        there = [f"{inner}/{path.name}" for path in (folder / inner).iterdir()] if (folder / inner).is_dir() else []
+        more += sorted({name for name in hashes if name.startswith(f"{inner}/")} | set(there))
+    for name in dict.fromkeys((*names, *more)):
+        expected = hashes.get(name)
         try:
             if _leads_out(folder, name):
                 return f"{name} is a link"
+            if expected is None:
+                return f"{name} is not in {MANIFEST}"
             if sha256(folder / name) != expected:
                 return f"{name} differs from its SHA-256"
         except FileNotFoundError:
@@ -132,6 +139,10 @@ def why_damaged(folder: Path, names: Sequence[str], optional: Sequence[str] = ()
         except OSError as error:
             return f"{name} cannot be read ({error.strerror})"
     return None
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"])
 
 
 def _leads_out(folder: Path, name: str) -> bool:

@@ -332,7 +332,7 @@ class Trainer:
                 if found.averaged is not None:
                     self._ema.load(load_tensors(found.averaged), str(found.averaged))
             origin = str(found.path / TRAINER)
-            load_optimizer_state(self._optimizer, self.model, found.trainer_state(), origin)
+            load_optimizer_state(self._optimizer, self.model, found.trainer_state(self.model), origin)
             if cursor.keys() == self._windows.state_dict().keys():
                 self._windows.load_state_dict(cursor)
             else:  # one batch alone, or another way of making rows, which was switched on or off since

@@ -20,6 +20,7 @@ from transformer_kit.training.groups import Member, members
 from transformer_kit.training.muon import Muon
 from transformer_kit.training.options import OptimizerOptions
 from transformer_kit.training.precision import resolve_precision
+from transformer_kit.training.shards import is_sharded, sharded_like
 
 log = get_logger(__name__)
 
@@ -159,7 +160,7 @@ def load_optimizer_state(optimizer: Optimizer, model: nn.Module, saved: Any, ori
     if not isinstance(saved, dict) or not saved.keys() <= parameters.keys():
         raise CheckpointError(f"{origin}: holds the optimizer state of another model")
     for name, values in saved.items():
-        moments = {key: value.to(parameters[name].device) for key, value in values.items()}
+        moments = {key: _placed(value, parameters[name]) for key, value in values.items()}
         if not all(_fits(key, value, parameters[name]) for key, value in moments.items()):
             raise CheckpointError(f"{origin}: the optimizer state of {name} has another shape than the parameter")
         wanted = kept.get(parameters[name])
@@ -179,6 +180,13 @@ def _kept(optimizer: Optimizer) -> Iterator[tuple[nn.Parameter, Sequence[frozens
         for kind, keys in _KEPT.items():
             if isinstance(each, kind):
                 yield from ((parameter, keys) for group in each.param_groups for parameter in group["params"])
+
+
+def _placed(value: Tensor, parameter: Tensor) -> Tensor:
+    """A value of the state where its parameter is: on its device, and spread over the same ranks if it is not yet."""
+    if is_sharded(value) or value.shape != parameter.shape:
+        return value.to(parameter.device)
+    return sharded_like(value, parameter)
 
 
 def _fits(key: str, value: Tensor, parameter: Tensor) -> bool:

@@ -5,7 +5,8 @@
 - The thread steps back behind every other: on few cores a busy thread beside those that train costs several times its
   own time (each of them waits for the slowest at every operation).
 - The thread is no daemon: Python waits for it, however the program ends, a kill excepted.
-- Of several ranks all make the same calls; rank 0 writes, and says what the others cannot see.
+- Of several ranks all make the same calls. Rank 0 writes, and says what the others cannot see; where each holds a part
+  of the model, each writes its part of the optimizer's state (`sharded_state.py`).
 """
 
 from __future__ import annotations
@@ -16,20 +17,40 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from transformer_kit.logs import get_logger
 from transformer_kit.training.checkpoint import Checkpoint, CheckpointStore
+from transformer_kit.training.shards import gathered, is_sharded
 from transformer_kit.training.snapshot import Snapshot
 from transformer_kit.training.weights import unique_tensors
-from transformer_kit.training.world import ALONE, World
+from transformer_kit.training.world import ALONE, LONGEST, World
 
 log = get_logger(__name__)
 
 LAST = 19  # the lowest priority of a thread
+
+
+@dataclass(frozen=True)
+class _State:
+    """What is saved; see `CheckpointStore.save`.
+
+    Attributes:
+        mark: tells states apart.
+        spread: whether the ranks hold parts of it.
+    """
+
+    mark: Any
+    weights: Mapping[str, Tensor]
+    trainer_state: Any
+    averaged: Mapping[str, Tensor] | None
+    state: Mapping[str, Any]
+    spread: bool
 
 
 class Saver:
@@ -47,6 +68,7 @@ class Saver:
         self._thread: _Thread | None = None
         self._saved: Any = None
         self._flying: Any = None
+        self._group: dist.ProcessGroup | None = None  # of the threads that write
 
     @property
     def saved(self) -> Any:
@@ -81,44 +103,18 @@ class Saver:
 
         Args:
             mark: tells states apart.
-            model, trainer_state, state, averaged: as `CheckpointStore.save` takes them.
+            model, trainer_state, state, averaged: as `CheckpointStore.save` takes them; on all ranks.
             last: nothing else will happen meanwhile: write it here and now.
 
         Returns:
             Whether it is on disk, or on the way. A failure on the way is a warning, and `saved` stays as it was.
         """
-        kept = self._save(mark, model, trainer_state, state, averaged, last) if self._world.leads else True
+        spread = any(is_sharded(parameter) for parameter in model.parameters())
+        kept = True
+        if self._world.leads or spread:
+            given = _State(mark, unique_tensors(model), trainer_state, averaged, state, spread)
+            kept = self._save(given, last)
         return self._world.share(kept) if last else kept
-
-    def _save(
-        self,
-        mark: Any,
-        model: nn.Module,
-        trainer_state: Any,
-        state: Mapping[str, Any],
-        averaged: Mapping[str, Tensor] | None,
-        last: bool,
-    ) -> bool:
-        if self._thread is not None and self._flying == mark and not last:
-            return True
-        self.wait()
-        if self._saved == mark:
-            return True
-        parts = (unique_tensors(model), trainer_state, averaged)
-        if self._asynchronous and not last:
-            try:
-                parts = self._snapshot.take(parts)
-                self._thread = _Thread(self._write, mark, parts, copy.deepcopy(dict(state)))
-            except (MemoryError, RuntimeError) as error:  # no room for the copies, or for a thread
-                log.warning("checkpoints hold the training up from now on: %s", str(error).splitlines()[0])
-                self._asynchronous = False
-                self._snapshot.clear()
-                parts = (unique_tensors(model), trainer_state, averaged)
-            else:
-                self._flying = mark
-                return True
-        self._write(mark, parts, state)
-        return bool(self._saved == mark)
 
     def wait(self) -> None:
         """Until no save is in flight; what went wrong in it other than writing is raised here."""
@@ -133,11 +129,59 @@ class Saver:
         self.wait()
         self._snapshot.clear()
 
-    def _write(self, mark: Any, parts: tuple[Any, Any, Any], state: Mapping[str, Any]) -> None:
+    def _save(self, given: _State, last: bool) -> bool:
+        if self._thread is not None and self._flying == given.mark and not last:
+            return True
+        self.wait()
+        if self._saved == given.mark:
+            return True
+        if given.spread:
+            given = self._whole(given)
+        if self._asynchronous and not last and self._write_beside(given):
+            return True
+        self._write(given)
+        return bool(self._saved == given.mark)
+
+    def _whole(self, given: _State) -> _State:
+        """With whole weights, on rank 0; all ranks make this call together."""
+        if self._group is None and self._world.size > 1:
+            self._group = dist.new_group(backend="gloo", timeout=LONGEST)
+        averaged = None if given.averaged is None else gathered(given.averaged)
+        return replace(given, weights=gathered(given.weights), averaged=averaged)
+
+    def _write_beside(self, given: _State) -> bool:
+        """Begin to write a copy of a state; False where there is no room for copies, or for a thread."""
+        problem = None
+        try:
+            parts = self._snapshot.take((given.weights, given.trainer_state, given.averaged))
+            weights, trainer_state, averaged = parts
+            state = copy.deepcopy(dict(given.state))
+            taken = replace(given, weights=weights, trainer_state=trainer_state, averaged=averaged, state=state)
+        except (MemoryError, RuntimeError) as error:
+            problem = (str(error) or type(error).__name__).splitlines()[0]
+        if given.spread:
+            problem = next((each for each in self._world.gather(problem) if each is not None), None)
+        if problem is None:
+            self._flying = given.mark
+            self._thread = _Thread(self._write, taken)
+            return True
+        log.warning("checkpoints hold the training up from now on: %s", problem)
+        self._asynchronous = False
+        self._snapshot.clear()
+        return False
+
+    def _write(self, given: _State) -> None:
         self._snapshot.wait()
-        weights, trainer_state, averaged = parts
-        if self._store.save(weights, trainer_state, state, averaged) is not None:
-            self._saved = mark
+        if given.spread:
+            from transformer_kit.training.sharded_state import save_together  # torch's part for ranks takes a second
+
+            done = save_together(
+                self._store, given.weights, given.trainer_state, given.state, given.averaged, self._group
+            )
+        else:
+            done = self._store.save(given.weights, given.trainer_state, given.state, given.averaged) is not None
+        if done:
+            self._saved = given.mark
 
 
 class _Thread:

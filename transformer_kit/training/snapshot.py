@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from transformer_kit.training.shards import is_sharded, local
+
 T = TypeVar("T")
 Place = tuple[Hashable, ...]
 
@@ -48,7 +50,7 @@ class Snapshot:
 
         def walk(place: Place, value: Any) -> Any:
             if isinstance(value, Tensor):
-                return copied(place, value)
+                return _spread_as(copied(place, local(value)), value)
             if isinstance(value, dict):
                 return {key: walk((*place, key), each) for key, each in value.items()}
             if isinstance(value, list | tuple):
@@ -67,3 +69,13 @@ class Snapshot:
     def clear(self) -> None:
         """Give the memory back."""
         self._buffers, self._copied = {}, []
+
+
+def _spread_as(copied: Tensor, like: Tensor) -> Tensor:
+    """A copy of the rows that this rank holds as a part of the same whole; it stays on the CPU."""
+    if not is_sharded(like):
+        return copied
+    from torch.distributed.tensor import DTensor
+
+    part: Tensor = DTensor(copied, like._spec, requires_grad=False)  # `from_local` would go back to the GPU
+    return part

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from transformer_kit.errors import CheckpointError
 from transformer_kit.training.files import Entry, HashedFile, flush
+from transformer_kit.training.shards import put
 
 _FORMATS = {  # in the order in which they stand in a file
     torch.int64: "I64",
@@ -106,7 +107,7 @@ def load_model(path: Path, model: nn.Module) -> None:
 
 @torch.no_grad()
 def fill(model: nn.Module, tensors: Mapping[str, Tensor], origin: str) -> None:
-    """Copy tensors into a model's own; `origin` names them in errors."""
+    """Copy whole tensors into a model's own, which may be spread over ranks; `origin` names them in errors."""
     own = unique_tensors(model)
     wrong = [f"{name} is missing" for name in own if name not in tensors]
     wrong += [f"{name} is not part of the model" for name in tensors if name not in own]
@@ -117,4 +118,4 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], origin: str) -> None:
         more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise CheckpointError(f"{origin} does not fit the model: {'; '.join(sorted(wrong)[:3])}{more}")
     for name, tensor in own.items():
-        tensor.copy_(tensors[name])
+        put(tensor, tensors[name])
