@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGUSR2"  # what the agent hands on to its workers
 GRACE = 3600  # seconds for them to finish a step or a validation, save and leave; `trainer.ranks.timeout` if more
+PATIENCE = 2.0  # seconds in which an agent fetches what a worker returns
 EXCHANGES, LOST = ("torch/distributed", "torch/autograd"), ("gloo", "NCCL", "onnection", "Broken pipe")
 """How an error looks that comes of another rank's end: where it is raised, and what it says."""
 QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -109,6 +111,9 @@ def _worker(config: Config) -> Trained | None:
             return _train(config, progress(), world)
     except Interrupted as error:  # no failure, for which the agent would end or restart the others
         write_failure(rank, str(error), error.exit_code)
+        leave = threading.Timer(PATIENCE, os._exit, (0,))  # an agent that was stopped itself asks for no return value
+        leave.daemon = True
+        leave.start()
         return None
     except TkitError as error:
         write_failure(rank, str(error), error.exit_code)

@@ -5,7 +5,8 @@
   So a long validation on one rank is no alarm, and a hang is.
 - A rank to blame is one whose thread publishes no more (stopped, or its machine is gone), else one that stands anywhere
   but in an exchange with the others.
-- What is to blame on the same machine is killed. The thread talks to the launcher's store by itself and ends the process, whatever the main thread waits for.
+- What is to blame on the same machine is killed. The thread talks to the launcher's store by itself and ends its
+  process, whatever the main thread waits for.
 """
 
 from __future__ import annotations
