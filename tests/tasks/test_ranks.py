@@ -150,8 +150,8 @@ def test_a_rank_that_fails_or_hangs_ends_the_job(start: Command, tmp_path: Path,
 
 def test_a_slow_rank_is_no_hanging_rank(start: Command, tmp_path: Path) -> None:
     """Validation on one rank takes longer than the others may be without progress, batch by batch."""
-    more = ["run.name=x", "trainer.steps=10", "trainer.devices=2", "trainer.ranks.timeout=4"]
-    code, said = ended(start(*more, fault="slow-validation:1:2.5"))
+    more = ["run.name=x", "trainer.steps=10", "trainer.devices=2", "trainer.ranks.timeout=3", "data.batch.tokens=40"]
+    code, said = ended(start(*more, fault="slow-validation:1:0.7"))
     assert code == 0, said
 
 

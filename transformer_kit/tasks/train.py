@@ -178,6 +178,7 @@ def _train(run: RunFolder, progress: Progress, world: World, ranks: int, outside
         log.info("%d ranks (%s); an update is %s", world.size, config.trainer.ranks.parallel, _size(config, ranks))
     step = Step(model, objective, Compiler() if config.trainer.compile else None).to(precision.device)
     parallel = make_parallel(step, world, config.trainer.ranks)
+    watchdog = Watchdog(world, config.trainer.ranks.timeout)
     trainer = Trainer(
         parallel=parallel,
         stream=stream,
@@ -191,27 +192,29 @@ def _train(run: RunFolder, progress: Progress, world: World, ranks: int, outside
         progress=progress,
         trackers=[Jsonl(run.path / METRICS_FILE), *outside] if world.leads else [],
         batches=ranks,
-        watchdog=Watchdog(world, config.trainer.ranks.timeout),
+        watchdog=watchdog,
     )
-    summary = trainer.fit()
-    tensors, kind, steps = final_weights(store, config.trainer)
-    with parallel.whole() as whole:
-        fill(whole, tensors, str(store.folder))
-        scores = dict(summary.scores)
-        translations = validate.translations
-        validated = steps == [summary.step] and (config.trainer.ema is None or kind in VALIDATED)
-        if not validated or (translations is not None and not translations.hypotheses):
-            began = time.monotonic()  # other weights than those validated last, or validated in an earlier session
-            scores = dict(validate(whole))
-            said = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
-            log.info(
-                "final model (%s of %d): validation  %s  (%.0f s)", kind, len(steps), said, time.monotonic() - began
-            )
+    with watchdog:
+        summary = trainer.fit()
+        tensors, kind, steps = final_weights(store, config.trainer)
+        # Validated again where the weights offered are others than those validated last, or were in another session.
+        last = steps == [summary.step] and (config.trainer.ema is None or kind in VALIDATED)
+        scores, texts = dict(summary.scores), validate.translations
+        with parallel.whole() as whole, watchdog.counting_modules("the validation of the final model"):
+            fill(whole, tensors, str(store.folder))
+            if not last or (texts is not None and not texts.hypotheses):
+                began = time.monotonic()
+                scores = dict(validate(whole))
+                log.info(
+                    "final model (%s of %d): validation  %s  (%.0f s)",
+                    *(kind, len(steps), "  ".join(f"{name} {value:.4g}" for name, value in scores.items())),
+                    time.monotonic() - began,
+                )
     if not world.leads:
         return {}
     save_tensors(run.path / MODEL, tensors)
-    if translations is not None:
-        write_text(run.path / HYPOTHESES, "".join(f"{line}\n" for line in translations.hypotheses))
+    if texts is not None:
+        write_text(run.path / HYPOTHESES, "".join(f"{line}\n" for line in texts.hypotheses))
     result = _result(summary, parameters, kind, steps, sha256(run.path / MODEL), scores, precision)
     if config.trainer.overfit_batch:
         result["overfit"] = asdict(judge(summary.scores["loss"], objective.floor(model), summary.step))

@@ -61,7 +61,7 @@ class Trainer:
         progress: shown while it trains.
         trackers: receive rows; of rank 0.
         batches: of an update, where no `accumulate_tokens` says more.
-        watchdog: is told of all progress.
+        watchdog: is told of all progress; the caller has entered it.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Trainer:
                 much memory.
             CheckpointError: the last state could not be saved, or the checkpoint is of another model.
         """
-        with StopFlag() as stop, self._stream, self._watchdog, self._saver:
+        with StopFlag() as stop, self._stream, self._saver:
             self._resume()
             self._began = time.monotonic() - self.state.seconds
             log.info("training on %s in %s: %s", *self._precision.facts())
@@ -259,11 +259,11 @@ class Trainer:
 
     def _run_validation(self) -> None:
         began = time.monotonic()
-        self._watchdog.progress(f"the validation of step {self.state.step}")
         module = self._parallel.module
         module.eval()
         with (
             torch.no_grad(),
+            self._watchdog.counting_modules(f"the validation of step {self.state.step}"),
             nullcontext() if self._ema is None else self._ema.applied(),
             self._parallel.whole() as model,
         ):

@@ -19,11 +19,14 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch.distributed as dist
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from transformer_kit.training.failures import write_failure
 from transformer_kit.training.world import World
@@ -57,6 +60,19 @@ class Watchdog:
         """
         self._count += 1
         self._doing = doing or self._doing
+
+    @contextmanager
+    def counting_modules(self, doing: str) -> Iterator[None]:
+        """Around what takes long and tells nothing itself: every call of any module is progress."""
+        self.progress(doing)
+        if not self._active:
+            yield
+            return
+        hook = register_module_forward_pre_hook(lambda module, inputs: self.progress())
+        try:
+            yield
+        finally:
+            hook.remove()
 
     def __enter__(self) -> Watchdog:
         if self._active:
