@@ -75,11 +75,11 @@ def main() -> None:
     window = Window.of([random_batch(tokens // 32, 32, VOCABULARY)])
     done = 0
 
-    def train(saver: Saver | None) -> float:
+    def train(saver: Saver | None, saves: int) -> float:
         """Seconds of one stretch of training."""
         nonlocal done
         began = time.perf_counter()
-        for number in range(given.every * given.saves):
+        for number in range(given.every * saves):
             updater.run(window, done, done + 1)
             done += 1
             if saver is not None and number % given.every == given.every // 2:
@@ -94,13 +94,13 @@ def main() -> None:
         store = CheckpointStore(Path(folder), keep_last=1, keep_best=0, metric="loss", higher_is_better=False)
         savers = {"none": None, "between": Saver(store, False), "beside": Saver(store, True)}
         for saver in savers.values():  # the first save of a run takes its memory
-            train(saver)
+            train(saver, 1)
         size = sum(path.stat().st_size for path in store.all()[-1].path.iterdir())
         seconds: dict[str, list[float]] = {way: [] for way in WAYS}
         mark = busy_elsewhere()
         for turn in range(given.rounds):
             for way in [*WAYS[turn % 3 :], *WAYS[: turn % 3]]:
-                seconds[way].append(train(savers[way]))
+                seconds[way].append(train(savers[way], given.saves))
                 print(f"round {turn + 1} {way:8} {seconds[way][-1]:8.2f} s", file=sys.stderr)
         end = busy_elsewhere()
     lost = {

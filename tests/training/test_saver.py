@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from transformer_kit.errors import CheckpointError, RunError
+from transformer_kit.errors import CheckpointError, Interrupted, RunError
 from transformer_kit.training import checkpoint as checkpoint_module
 from transformer_kit.training import saver as module
 from transformer_kit.training.checkpoint import CheckpointStore
@@ -201,6 +202,25 @@ def test_is_among_best_sees_the_checkpoint_on_the_way(make, gate):
     setup.trainer.fit()
     assert [c.step for c in setup.store.all()] == [2, 6]
     assert len(gate.nice) == 1
+
+
+def test_a_signal_while_a_save_is_on_the_way_waits_for_it(make, gate):
+    setup = make(save_every=2)
+    update = setup.trainer._update
+
+    def stop_at_three():
+        update()
+        if setup.trainer.state.step == 3:
+            assert len(running()) == 1
+            signal.raise_signal(signal.SIGTERM)
+            threading.Timer(0.05, gate.set).start()
+
+    setup.trainer._update = stop_at_three
+    with pytest.raises(Interrupted, match="after step 3; the state is saved"):
+        setup.trainer.fit()
+    assert [c.step for c in setup.store.all()] == [2, 3]
+    assert not running()
+    assert not list(setup.store.folder.glob("*.tmp"))
 
 
 PROGRAM = """
