@@ -111,7 +111,7 @@ def test_decoder_block_equals_torch(residual: type[Residual]) -> None:
     memory = torch.randn(B, S, D, dtype=torch.float64, requires_grad=True)
     assert mine.cross_attention is not None
     seen = Visibility(Mask(key_valid=SOURCE_VALID), None, T, S, CPU)
-    got, _ = mine(x, view(Mask(causal=True, key_valid=TARGET_VALID), T), (*mine.cross_attention.remember(memory), seen))
+    got, _ = mine(x, view(Mask(causal=True, key_valid=TARGET_VALID), T), (memory, seen))
     later = torch.ones(T, T, dtype=torch.bool).triu(1)
     expected = theirs(
         x,

@@ -130,9 +130,9 @@ class Stack(nn.Module):
             assert isinstance(block, Block)
             cross: CrossView | None = None
             if seen is not None and state is not None:
-                cross = (*state.cross[number], seen)
-            elif seen is not None and memory is not None and block.cross_attention is not None:
-                cross = (*block.cross_attention.remember(memory.hidden), seen)
+                cross = (state.cross[number], seen)
+            elif seen is not None and memory is not None:
+                cross = (memory.hidden, seen)
             view = views[block.self_attention.window]
             run = self.compiled if training and self.compiled else run_layer
             if training and self.checkpointing:

@@ -12,8 +12,10 @@ from transformer_kit.nn.kernels import Visibility
 from transformer_kit.nn.residual.base import Residual
 from transformer_kit.nn.state import KeyValueCache
 
-CrossView = tuple[Tensor, Tensor, Visibility]
-"""Keys (B, G, S, K) and values (B, G, S, W) of another sequence, and which of them are visible."""
+Remembered = tuple[Tensor, Tensor]
+"""Keys (B, G, S, K) and values (B, G, S, W) of another sequence, as `Attention.remember` makes them."""
+CrossView = tuple[Tensor | Remembered, Visibility]
+"""Another sequence, (B, S, D) or what was remembered of it, and which of its cells are visible."""
 
 
 class Block(nn.Module):
@@ -53,7 +55,8 @@ class Block(nn.Module):
         Args:
             x: (B, T, D).
             view: what self-attention sees.
-            cross: what cross-attention reads; needed if the layer has one.
+            cross: what cross-attention reads; needed if the layer has one. Another sequence as such is read here, with
+                the layer's own weights, so that nothing of them is touched outside this call.
             cache: keys and values of earlier cells, appended to.
 
         Returns:
@@ -63,8 +66,9 @@ class Block(nn.Module):
         if self.cross_attention is not None:
             assert self.cross_residual is not None
             assert cross is not None, "cross-attention needs something to read"
-            attention = self.cross_attention
-            x = self.cross_residual(x, lambda y: attention.cross(y, *cross))
+            attention, (other, seen) = self.cross_attention, cross
+            keys, values = other if isinstance(other, tuple) else attention.remember(other)
+            x = self.cross_residual(x, lambda y: attention.cross(y, keys, values, seen))
         aux: dict[str, Tensor] = {}
 
         def transform(y: Tensor) -> Tensor:

@@ -55,9 +55,9 @@ class Compiler:
         _mark(view.at, 0, 1)
         _mark_seen(view.seen)
         if cross is not None:
-            keys, values, seen = cross
-            _mark(keys, 0, 2)
-            _mark(values, 0, 2)
+            memory, seen = cross
+            assert isinstance(memory, Tensor), "what is remembered is for decoding"
+            _mark(memory, 0, 1)
             _mark_seen(seen)
         return self._compiled(block, x, view, cross)
 
