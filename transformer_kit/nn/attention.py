@@ -127,6 +127,10 @@ class MultiHeadAttention(Attention):
         if self.out.bias is not None:
             nn.init.zeros_(self.out.bias)
 
+    def packed(self) -> dict[str, tuple[int, ...]]:
+        """The rows of each matrix in a parameter that holds several."""
+        return {"qkv_weight": self.sizes}
+
     def matrices(self) -> tuple[Tensor, ...]:
         """The matrices by role, q, k, v, o: views, so that what is written to them is written to the module."""
         return (*self.qkv_weight.detach().split(self.sizes), self.out.weight.detach())

@@ -18,6 +18,7 @@ from transformer_kit.models.classifier import Classifier, Pooling
 from transformer_kit.nn.cross_entropy import entropy, smoothed_target
 from transformer_kit.objectives.base import Objective, Sums
 from transformer_kit.objectives.blocks import block, tokens_of, wrapped
+from transformer_kit.objectives.tokens import counted
 
 POOLING: dict[str, Pooling] = {"encoder_only": "first", "decoder_only": "last", "encoder_decoder": "mean"}
 """What is pooled where `pooling` is null, by family."""
@@ -92,9 +93,8 @@ class Classification(Objective):
         return entropy(smoothed_target(classes, self.label_smoothing, "all", -1), classes)
 
     def forward(self, model: nn.Module, batch: Batch) -> Sums:
-        logits = model(batch).hidden[:, 0]  # (B, C)
+        logits, labels = counted(model(batch).hidden, batch)  # (N, C), (N,)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        labels = batch.labels[:, 0]
         loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.label_smoothing)
         with torch.no_grad():
             nll = F.cross_entropy(logits, labels, reduction="sum")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformer_kit.batch import Batch, Specials
 from transformer_kit.errors import ConfigError
 from transformer_kit.models.base import Model
+from transformer_kit.models.encoder_only import EncoderOnly
 from transformer_kit.nn.cross_entropy import SPREADS, Spread, entropy, linear_cross_entropy, smoothed_target
 from transformer_kit.objectives.base import Objective, Sums
 
@@ -43,6 +44,11 @@ class TokenObjective(Objective):
             raise ConfigError(problems)
         self.specials, self.chunk = specials, chunk
         self.label_smoothing, self.smoothing_over = label_smoothing, smoothing_over
+
+    def adapt(self, model: Model, classes: int | None) -> Model:
+        if isinstance(model, EncoderOnly) and model.pooler is not None:
+            model.pooler.requires_grad_(False)  # it has no part in this, and ranks would wait for its gradient
+        return model
 
     def check(self, model: Model) -> None:
         model.output()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,7 +49,7 @@ def members(model: nn.Module) -> list[Member]:
         for name, parameter in module.named_parameters(recurse=False):
             if roles.get(parameter) != "table":  # a table stays one where a head shares it
                 roles[parameter] = _role(module, name, parameter, module in inside)
-            parts[parameter] = _parts(module, parameter)
+            parts[parameter] = _parts(module, name, parameter)
     depths = _depths(model)
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     return [Member(name, p, roles[p], parts[p], depths.get(p, 0)) for name, p in named]
@@ -65,17 +65,11 @@ def _role(module: nn.Module, name: str, parameter: nn.Parameter, in_block: bool)
     return "matrix" if in_block and parameter.dim() == 2 else "projection"
 
 
-def _parts(module: nn.Module, parameter: nn.Parameter) -> tuple[int, ...]:
-    """Rows of the matrices that a module says (by `matrices()`, views) lie in one of its parameters."""
-    if parameter.dim() != 2:
-        return tuple(parameter.shape[:1])
-    matrices = getattr(module, "matrices", None)
-    if not callable(matrices):
-        return (parameter.shape[0],)
-    home = parameter.untyped_storage().data_ptr()
-    views = [view for view in matrices() if view.untyped_storage().data_ptr() == home]
-    rows = tuple(view.shape[0] for view in sorted(views, key=lambda view: view.storage_offset()))
-    return rows if sum(rows) == parameter.shape[0] else (parameter.shape[0],)
+def _parts(module: nn.Module, name: str, parameter: nn.Parameter) -> tuple[int, ...]:
+    """Rows of the matrices that a module says (by `packed()`) lie in one of its parameters."""
+    packed: Callable[[], dict[str, tuple[int, ...]]] | None = getattr(module, "packed", None)
+    whole = tuple(parameter.shape[:1])
+    return whole if packed is None else packed().get(name, whole)
 
 
 def _depths(model: nn.Module) -> dict[nn.Parameter, int]:

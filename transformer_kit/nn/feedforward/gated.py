@@ -37,6 +37,10 @@ class Gated(FeedForward):
         for matrix in self.matrices():
             nn.init.xavier_uniform_(matrix)
 
+    def packed(self) -> dict[str, tuple[int, ...]]:
+        """The rows of each matrix in a parameter that holds several."""
+        return {"up_weight": (self.up_weight.shape[0] // 2,) * 2}
+
     def matrices(self) -> tuple[Tensor, ...]:
         """The matrices by role, W, V, W₂: views, so that what is written to them is written to the module."""
         return (*self.up_weight.detach().chunk(2), self.down.weight.detach())
