@@ -62,7 +62,10 @@ def _rank(rank: int, work: Work, ranks: int, folder: str, args: Sequence[Any]) -
 
 
 def gradient(parallel: Parallel, window: Sequence[Batch]) -> float:
-    """The gradient of a window's mean loss, its batches dealt out in turn; the loss. Without a batch none counts."""
+    """Make the gradient of a window's mean loss, its batches dealt out in turn; the loss.
+
+    Where a rank has fewer batches than another, it takes one of which nothing counts.
+    """
     world = parallel.world
     own, most = list(window[world.rank :: world.size]), -(-len(window) // world.size)
     own += [window[0].uncounted()] * (most - len(own))

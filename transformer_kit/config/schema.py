@@ -272,6 +272,9 @@ class Config:
                 )
             )
         found += [(f"tokenizer.{key}", message) for key, message in self.tokenizer.misfits(self.data.kind)]
+        if self.trainer.ranks.parallel == "fsdp" and self.optimizer.name == "adafactor":
+            why = "adafactor's sums over rows and columns need whole matrices, of which each rank would hold some rows"
+            found.append(("trainer.ranks.parallel", f"{why}: take ddp, or optimizer=adam, adamw or muon"))
         return found + self._metric_problems()
 
     def _metric_problems(self) -> Problems:

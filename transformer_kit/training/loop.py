@@ -85,7 +85,7 @@ class Trainer:
         self.state = RunState()
         self._parallel, self._world = parallel, parallel.world
         self._compiler = parallel.step.compiler
-        watch = Watch(model, options.watch) if options.watch is not None and self._world.leads else None
+        watch = None if options.watch is None else Watch(model, options.watch, parallel.step, self._world)
         self._updater = Updater(parallel, optimizer, schedule, precision, options.clip_norm, seed, watch)
         ahead = batches_ahead(options.prefetch, precision.device)
         self._stream = Prefetched(stream, ahead, precision.device.type == "cuda", self._world)

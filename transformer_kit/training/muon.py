@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from transformer_kit.training.shards import is_sharded, local, own_rows, whole
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic a x + b x³ + c x⁵; it brings singular values near 1 fast, and leaves them between 0.7 and 1.2."""
 
@@ -62,6 +64,7 @@ class Muon(Optimizer):
     """m ← μ m + (1 − μ) g; w ← w − lr λ w − lr scale(R, C) orthogonalised((1 − μ) g + μ m).
 
     A matrix that holds several (`parts`) has each of them orthogonalised by itself, with the scale of its own shape.
+    Of a parameter that is spread over ranks, each rank orthogonalises the whole and takes its own rows.
 
     Args:
         groups: as torch's optimizers take them, with `lr` and `weight_decay` in each.
@@ -93,6 +96,7 @@ class Muon(Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # nothing is evaluated again
         """Make one update; a parameter without a gradient stays."""
         alike: dict[Any, list[tuple[Tensor, Tensor, float]]] = defaultdict(list)  # by shape and place
+        changes: dict[nn.Parameter, Tensor] = {}  # of parameters that are spread over ranks
         for group in self.param_groups:
             held = [p for p in group["params"] if p.grad is not None]
             if not held:
@@ -101,13 +105,19 @@ class Muon(Optimizer):
                 torch._foreach_mul_(held, 1 - group["lr"] * group["weight_decay"])
             for parameter, update in zip(held, self._momenta(held), strict=True):
                 rows = list(self._parts.get(parameter, parameter.shape[:1]))
-                for part, step in zip(parameter.split(rows), update.split(rows), strict=True):
+                update = whole(update)
+                target: Tensor = parameter
+                if is_sharded(parameter):
+                    target = changes[parameter] = torch.zeros_like(update)
+                for part, step in zip(target.split(rows), update.split(rows), strict=True):
                     alike[part.shape, part.device, part.dtype].append((part, step, group["lr"]))
         for batch in alike.values():
             steps = orthogonalised(torch.stack([step for _, step, _ in batch]), self._iterations, self._dtype)
             scale = self._scale(*steps.shape[1:])
             for (part, _, lr), step in zip(batch, steps, strict=True):
                 part.add_(step, alpha=-lr * scale)
+        for parameter, change in changes.items():
+            local(parameter).add_(own_rows(change, parameter))
 
     def _momenta(self, held: list[nn.Parameter]) -> list[Tensor]:
         """Take the gradients into the momenta; returns what is to be orthogonalised."""

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.optim import Optimizer
 
 from transformer_kit.errors import CheckpointError
 from transformer_kit.logs import get_logger
-from transformer_kit.training.groups import Member, members
+from transformer_kit.training.groups import Member, Role, members
 from transformer_kit.training.muon import Muon
 from transformer_kit.training.options import OptimizerOptions
 from transformer_kit.training.precision import resolve_precision
@@ -113,6 +114,14 @@ _BUILDERS: dict[str, Callable[[OptimizerOptions, Sequence[Member]], Optimizer]] 
     "adafactor": _adafactor,
     "muon": _muon,
 }
+
+
+def kept_numbers(options: OptimizerOptions, role: Role, shape: Sequence[int]) -> int:
+    """How many numbers an optimizer keeps of a parameter, or of a part of it, beside a count of updates."""
+    count = math.prod(shape)
+    if options.name == "adafactor" and len(shape) > 1:
+        return count // max(1, shape[-1]) + math.prod(shape[:-2]) * shape[-1]  # a row's sums and a column's
+    return count if options.name == "adafactor" or (options.name == "muon" and role == "matrix") else 2 * count
 
 
 class Together(Optimizer):

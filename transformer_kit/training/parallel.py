@@ -72,4 +72,10 @@ class Replicated(Parallel):
 
 def make_parallel(step: Step, world: World, options: RanksOptions) -> Parallel:
     """The step of this rank, ready to be called; parameters may be other objects afterwards."""
-    return Parallel(step, world) if world.size == 1 else Replicated(step, world)
+    if world.size == 1:
+        return Parallel(step, world)
+    if options.parallel == "ddp":
+        return Replicated(step, world)
+    from transformer_kit.training.sharded import Sharded
+
+    return Sharded(step, world, options.shard)

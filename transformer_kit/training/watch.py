@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from transformer_kit.batch import Cells
+from transformer_kit.batch import Batch, Cells
 from transformer_kit.models.base import Model
 from transformer_kit.models.stack import Stack
 from transformer_kit.training.norms import total_norm
+from transformer_kit.training.world import ALONE, World
 
 GRADIENT, WEIGHT, UPDATE, ACTIVATION = "gradient", "weight", "update", "activation"
 """What a row holds of a module, as `gradient/encoder.blocks.0`: the norm of its gradient before clipping, the norm of
@@ -30,10 +31,12 @@ class Watch:
     Args:
         model: what is trained.
         every: look at the updates whose number this divides.
+        step: what is called on batches; None: the model.
+        world: the ranks that train it together, all of which look.
     """
 
-    def __init__(self, model: nn.Module, every: int) -> None:
-        self._model, self._every = model, every
+    def __init__(self, model: nn.Module, every: int, step: nn.Module | None = None, world: World = ALONE) -> None:
+        self._model, self._every, self._step, self._world = model, every, step, world
 
     def due(self, step: int) -> bool:
         """Whether update number `step` is looked at."""
@@ -41,7 +44,7 @@ class Watch:
 
     def record(self) -> Record:
         """An empty record of one update."""
-        return Record(self._model)
+        return Record(self._model, self._step, self._world)
 
 
 class Record:
@@ -49,11 +52,13 @@ class Record:
 
     A module is a layer of a stack, another part of it (`encoder.final_norm`), or a part of the model (`embedding`,
     `head`). A parameter that two of them share belongs to the first. Activations are of real cells alone: what comes
-    into a stack (`encoder.input`), what each layer gives, and the last norm.
+    into a stack (`encoder.input`), what each layer gives, and the last norm. They are those of all ranks, but for a
+    batch of which nothing counts, which only keeps a rank in step.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    def __init__(self, model: nn.Module, step: nn.Module | None = None, world: World = ALONE) -> None:
+        self._model, self._step, self._world = model, model if step is None else step, world
+        self._counts = True  # whether the batch in hand does
         self._parameters: dict[str, list[nn.Parameter]] = {}
         seen: set[nn.Parameter] = set()
         for name, unit in units(model):
@@ -76,6 +81,7 @@ class Record:
             if not handles:  # a model without stacks
                 for name, unit in units(self._model):
                     handles.append(unit.register_forward_hook(self._hook(name, None)))
+            handles.append(self._step.register_forward_pre_hook(self._begin))
             yield
         finally:
             for handle in handles:
@@ -96,10 +102,26 @@ class Record:
             changes = [now.detach() - then for now, then in zip(self._parameters[name], old, strict=True)]
             self._norms[f"{UPDATE}/{name}"] = total_norm(changes) / self._norms[f"{WEIGHT}/{name}"]
         self._old = {}
-        for name, (squares, count) in self._sums.items():
+        for name, (squares, count) in self._shared_sums().items():
             self._norms[f"{ACTIVATION}/{name}"] = (squares / count).sqrt()
         values = torch.stack(list(self._norms.values())).tolist()
         return dict(zip(self._norms, values, strict=True))
+
+    def _shared_sums(self) -> dict[str, list[Tensor]]:
+        """The sums of all ranks; a rank whose batches did not count has none of its own."""
+        if self._world.size == 1:
+            return self._sums
+        device = next(self._model.parameters()).device
+        total: dict[str, list[Tensor]] = {}
+        for own in self._world.gather({name: [float(value) for value in each] for name, each in self._sums.items()}):
+            for name, values in own.items():
+                before = total.get(name, [torch.zeros((), device=device)] * 2)
+                total[name] = [one + value for one, value in zip(before, values, strict=True)]
+        return total
+
+    def _begin(self, _: nn.Module, args: tuple[Any, ...]) -> None:
+        batch = args[0] if args else None
+        self._counts = not isinstance(batch, Batch) or batch.num_labels > 0
 
     def _attach(self, name: str, stack: Stack) -> list[RemovableHandle]:
         def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -129,6 +151,8 @@ class Record:
     @torch.no_grad()
     def _add(self, name: str, x: Tensor, valid: Tensor | None) -> None:
         """Add the values of one batch: x (..., D), valid (...) bool or None."""
+        if not self._counts:
+            return
         squares = x.detach().float().square()
         count = torch.tensor(float(x.numel()), device=x.device)
         if valid is not None and valid.shape == x.shape[:-1]:
