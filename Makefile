@@ -6,12 +6,14 @@ STAMP  := $(VENV)/.installed
 # One thread a worker: two workers with two threads each would fight over two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
+SLURM  := tests/cluster/slurm.sh
+
 # What `make demo` translates: lines of its test split.
 PHRASES = "The shy king dreams that the bear will pick up the giant this evening." \
           "The bakery is open from quarter past six until ten o'clock on Saturdays." \
           "A knight would like six cups of tea and seven plates of apples."
 
-.PHONY: install demo test check lint typed fast wheel clean
+.PHONY: install demo test test-cluster check lint typed fast wheel clean
 
 install: $(STAMP)
 
@@ -44,7 +46,12 @@ typed: install
 	cd build/typed && ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p transformer_kit
 
 fast: install
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not cluster"
+
+# Needs root and Debian's packages. The trap stops what was started, however the tests end.
+test-cluster: install    ## a real Slurm on this machine: a run, two nodes, a sweep, preemption
+	@trap '$(SLURM) stop' EXIT; $(SLURM) start && export SLURM_CONF=$$($(SLURM) conf) OMP_NUM_THREADS=1 && \
+	  $(BIN)/python -m pytest tests/cluster -m cluster
 
 wheel: install
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

@@ -13,6 +13,7 @@ from transformer_kit.console import duration, print_table
 
 if TYPE_CHECKING:
     from transformer_kit.config.schema import Config
+    from transformer_kit.tasks.submit import Submitted
     from transformer_kit.tasks.train import Trained
 
 SPELT = {"bleu": "BLEU"}
@@ -31,6 +32,13 @@ def show(trained: Trained) -> None:
     print_table(["", ""], rows, title=folder, stream=sys.stderr)
     for line in next_commands(folder, trained.config):
         print(line, file=sys.stderr)
+
+
+def show_job(job: Submitted) -> None:
+    """Print the job's number on stdout, and on stderr where to look and what can be done."""
+    print(job.job, flush=True)
+    print(f"job {job.job} trains {shown_path(job.folder)}; it prints {shown_path(job.log)}", file=sys.stderr)
+    print(f"next: squeue -j {job.job}\n      tail -f {shlex.quote(shown_path(job.log))}", file=sys.stderr)
 
 
 def summary(result: Mapping[str, Any], metric: str) -> list[list[str]]:

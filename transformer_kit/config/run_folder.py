@@ -28,12 +28,13 @@ LOCK = ".lock"
 RESULT = "result.json"
 ENVIRONMENT = "environment.json"
 LABELS = "labels.json"
-BEFORE_WORK = (LOCK, FILE, RESULT, "train.log")  # all there is of a run that failed before its first step
+BEFORE_WORK = (LOCK, FILE, RESULT, "train.log", "slurm")  # all there is of a run that failed before its first step
 LONGEST_NAME = 120
 FREE_OF_RESULT = (
     "run",
     "ablation",
     "tracker",
+    "cluster",
     "decoding",
     "generation",
     "data.cache",

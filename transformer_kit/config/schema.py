@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal
 
+from transformer_kit.config.cluster_options import ClusterOptions
 from transformer_kit.config.convert import INTERNAL, Slot
 from transformer_kit.data.options import DataOptions
 from transformer_kit.data.tokenizer_options import TokenizerOptions
@@ -235,7 +236,11 @@ class Source:
 
 @dataclass
 class Config:
-    """Everything that a training run needs; `tkit tokenize` reads its `data` and `tokenizer`."""
+    """Everything that a training run needs; `tkit tokenize` reads its `data` and `tokenizer`.
+
+    Attributes:
+        cluster: where `+cluster=slurm` says that a job trains; no part of a run.
+    """
 
     format: int
     seed: int
@@ -251,6 +256,7 @@ class Config:
     tracker: TrackerOptions
     decoding: DecodingOptions
     generation: GenerationOptions
+    cluster: ClusterOptions | None = None
     source: Source = field(default_factory=lambda: Source({}, []), repr=False, compare=False, metadata=INTERNAL)
 
     def plain(self) -> dict[str, Any]:
@@ -291,10 +297,22 @@ class Config:
 
 @dataclass
 class AblationOptions:
-    """Where the tables of an ablation go."""
+    """Where the tables of an ablation go, and how its points are trained.
+
+    Attributes:
+        root, name: the tables go to root/name; null: the recipe and the axes.
+        workers: points at once on this machine, each with its share of the cores and GPUs.
+        trials: how many points a search tries, where axes are intervals; null: every combination is trained.
+    """
 
     root: str = field(metadata={"path": True})
     name: str | None
+    workers: int
+    trials: int | None
+
+    def problems(self) -> Problems:
+        named = {"workers": self.workers, "trials": self.trials}
+        return [(k, f"must be at least 1, not {v}") for k, v in named.items() if v is not None and v < 1]
 
 
 @dataclass
@@ -302,6 +320,10 @@ class AblateConfig(Config):
     """A training configuration and where the table of its variants goes."""
 
     ablation: AblationOptions = field(kw_only=True)
+
+    def problems(self) -> Problems:
+        refused = "is for `tkit train`; the points of a sweep become an array job by hydra/launcher=slurm"
+        return super().problems() + ([] if self.cluster is None else [("cluster", refused)])
 
 
 ENTRIES: dict[str, type[Config]] = {"train": Config, "tokenize": Config, "ablate": AblateConfig}
