@@ -30,7 +30,7 @@ T = TypeVar("T")
 log = get_logger(__name__)
 
 CONFIG_PATH = "pkg://transformer_kit.conf"
-TABLE_KEY = "ablation"
+NUMBER = "ablation.point"  # the key by which Hydra is told which points to run
 
 
 class Shown(StrEnum):
@@ -108,8 +108,11 @@ def sweep(
     config_dirs: Sequence[Path],
     point: Callable[[list[str]], object],
     folder: Path,
+    chosen: Sequence[int] | None = None,
 ) -> None:
     """Call `point` with the overrides of each point of a sweep, through Hydra's sweeper and launcher.
+
+    Hydra is given numbers, one axis: so any points of a grid, those that are left, can be launched together.
 
     Args:
         overrides: with several values where an axis is meant.
@@ -118,23 +121,24 @@ def sweep(
             a module (or a `functools.partial` of one), as launchers for clusters send it to other machines. What it
             raises is logged, and the sweep goes on.
         folder: what a sweeper or launcher writes goes here.
+        chosen: the numbers of the points, in the order of `expand`; None for all.
 
     Raises:
         ConfigError: with one line per problem of any point, before the first one starts.
     """
-    from transformer_kit.config.compose import compose_points, hydra_arguments
-    from transformer_kit.config.overrides import quoted
+    from transformer_kit.config.compose import compose_points, expand, hydra_arguments
+    from transformer_kit.config.overrides import of_training, quoted
 
     compose_points(overrides, config_dirs)
-    arguments = [*hydra_arguments(overrides, config_dirs, sweep=True), quoted(f"hydra.sweep.dir={folder}")]
-    _enter("ablate", functools.partial(_sweep_job, point), [*arguments, "hydra.mode=MULTIRUN"])
+    points = [of_training(each) for each in expand(overrides)]
+    numbers = range(len(points)) if chosen is None else chosen
+    arguments = hydra_arguments([text for text in overrides if text.startswith("hydra")], config_dirs)
+    arguments += [quoted(f"hydra.sweep.dir={folder}"), f"+{NUMBER}={','.join(map(str, numbers))}"]
+    _enter("ablate", functools.partial(_sweep_job, point, points), [*arguments, "hydra.mode=MULTIRUN"])
 
 
-def _sweep_job(point: Callable[[list[str]], object], _: object) -> None:
-    from hydra.core.hydra_config import HydraConfig
-
-    given = [str(text) for text in HydraConfig.get().overrides.task]
-    overrides = [text for text in given if not text.lstrip("+").startswith(f"{TABLE_KEY}.")]
+def _sweep_job(point: Callable[[list[str]], object], points: Sequence[list[str]], composed: Any) -> None:
+    overrides = points[composed.ablation.point]
     try:
         point(overrides)
     except Exception as error:

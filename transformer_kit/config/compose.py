@@ -30,6 +30,7 @@ from transformer_kit.config import sources
 from transformer_kit.config.convert import MISSING, dotted
 from transformer_kit.config.inherit import inherit
 from transformer_kit.config.overrides import (
+    Axis,
     Line,
     group_problem,
     how_to_quote,
@@ -197,10 +198,45 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
         elif item.is_discrete_sweep():
             axes[key] = [f"{key}={value}" for value in item.sweep_string_iterator()]
         else:
-            problems.append(f"{text}: an interval has no end of points; use range(start,stop,step)")
+            problems.append(
+                f"{text}: an interval has no end of points; use range(start,stop,step), or give ablation.trials"
+            )
     if problems:
         raise ConfigError(problems)
     return [list(point) for point in itertools.product(*axes.values())]
+
+
+def search_axes(overrides: Sequence[str]) -> tuple[list[str], list[Axis]]:
+    """What is fixed in a search, and what it may choose: `a=1,2`, `range(…)`, `interval(…)`, `int(interval(…))`.
+
+    `tag(log, interval(1e-5,1e-2))` is drawn evenly in its logarithm.
+
+    Raises:
+        ConfigError: what cannot be parsed, an interval without width, or a logarithm of what is not above 0.
+    """
+    problems: list[str] = []
+    parse(overrides, problems, sweep=True)
+    if problems:
+        raise ConfigError(problems)
+    fixed: list[str] = []
+    axes: list[Axis] = []
+    for text in overrides:
+        item = _parse_one(text)
+        key = item.get_key_element()
+        swept: Any = item.value()
+        if not item.is_sweep_override():
+            fixed.append(str(item.input_line))
+        elif item.is_discrete_sweep():
+            axes.append(Axis(key, tuple(str(value) for value in item.sweep_string_iterator())))
+        else:
+            whole, log = isinstance(swept.start, int), "log" in swept.tags
+            axis = Axis(key, low=float(swept.start), high=float(swept.end), log=log, whole=whole)
+            if not axis.low < axis.high or (log and axis.low <= 0):
+                problems.append(f"{text}: the first end must be below the second{', and above 0' if log else ''}")
+            axes.append(axis)
+    if problems:
+        raise ConfigError(problems)
+    return fixed, axes
 
 
 def compose_points(overrides: Sequence[str], config_dirs: Sequence[str | Path] = ()) -> list[Config]:

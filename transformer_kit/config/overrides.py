@@ -9,6 +9,7 @@ from typing import Any
 from transformer_kit.config.spelling import nearest, nearest_key
 
 HYDRA = "hydra"
+SWEEP = "ablation"
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,42 @@ class Line:
 
     def is_group(self, groups: Collection[str]) -> bool:
         return "/" in self.key or self.key in groups
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What may be chosen for one key of a search.
+
+    Attributes:
+        key: as it is written, with `+` where it is added.
+        choices: the values, as written; empty for an interval.
+        low, high: the ends of an interval.
+        log: whether it is drawn evenly in its logarithm.
+        whole: whole numbers only.
+    """
+
+    key: str
+    choices: tuple[str, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    whole: bool = False
+
+    @property
+    def example(self) -> str:
+        """A value that can be chosen."""
+        return self.choices[0] if self.choices else self.written(self.low)
+
+    def written(self, value: float) -> str:
+        """A value of an interval as an override says it: four digits, inside the interval."""
+        if self.whole:
+            return str(round(value))
+        return repr(min(max(float(f"{value:.4g}"), self.low), self.high))
+
+
+def of_training(overrides: Sequence[str]) -> list[str]:
+    """The overrides of a point that `tkit train` takes: without those of the sweep and of Hydra."""
+    return [text for text in overrides if not text.lstrip("+~").startswith((f"{SWEEP}.", HYDRA))]
 
 
 def quoted(text: str) -> str:
@@ -56,6 +93,8 @@ def group_problem(item: Line, groups: Mapping[str, Sequence[str]]) -> str | None
         item: an override that names a group.
         groups: the options of each group.
     """
+    if item.key.startswith(f"{HYDRA}/"):
+        return None  # Hydra knows its own groups, and says what is wrong with them
     if item.key not in groups:
         dots = item.key.replace("/", ".")
         return f"{item.text}: there is no group {item.key!r}{nearest(item.key, groups)} (single options: {dots}.…)"

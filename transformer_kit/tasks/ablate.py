@@ -1,14 +1,16 @@
 """`tkit ablate`: a sweep of training runs that ends in a table.
 
 Each point is an ordinary run: its folder is named by its overrides, as `tkit train` names it, so that a point and a
-single run share a folder, finished points are skipped, and an unfinished one goes on.
+single run share a folder, finished points are skipped, and an unfinished one goes on. Points are trained one after the
+other, several at once by workers of this machine, or by one of Hydra's launchers; `ablation.trials` has Optuna choose
+them instead of training every combination.
 """
 
 from __future__ import annotations
 
 import functools
-import subprocess
-import sys
+import importlib.util
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,8 @@ from typing import Any
 from transformer_kit.ablation.grid import Outcome, Point, points
 from transformer_kit.ablation.report import write
 from transformer_kit.ablation.table import Row, make_rows
-from transformer_kit.config.compose import compose_points
+from transformer_kit.config.compose import compose, compose_points, parse, search_axes
+from transformer_kit.config.overrides import of_training
 from transformer_kit.config.run_folder import read_result, run_name, run_path
 from transformer_kit.config.schema import AblateConfig, Config
 from transformer_kit.data.corpus import read_lines
@@ -25,13 +28,25 @@ from transformer_kit.data.options import PairsOptions
 from transformer_kit.errors import ConfigError, Interrupted, RunError
 from transformer_kit.evaluation.bleu import Metric
 from transformer_kit.logs import get_logger
+from transformer_kit.tasks.children import Children
 from transformer_kit.tasks.evaluate import split_text
+from transformer_kit.tasks.search import Search
+from transformer_kit.tasks.slurm_job import in_job, run_in_job
 from transformer_kit.tasks.train import HYPOTHESES, has_ended
+from transformer_kit.tasks.workers import Job, Pool, gpus_here, shares, train_command
+from transformer_kit.training.threads import Cores
 
 log = get_logger(__name__)
 
-Launch = Callable[[Callable[[list[str]], object], Path], None]
-"""Calls the function given with the overrides of each point, the folder being the launcher's own to write to."""
+Launch = Callable[[Callable[[list[str]], object], Path, Sequence[int]], None]
+"""Calls a function with the overrides of each of the points given by number; the folder is the launcher's own."""
+LAUNCHER, SWEEPER, TRIALS = "hydra/launcher", "hydra/sweeper", "ablation.trials"
+PLUGINS = {
+    "slurm": ("hydra_submitit_launcher", "slurm"),
+    "submitit_slurm": ("hydra_submitit_launcher", "slurm"),
+    "joblib": ("hydra_joblib_launcher", "joblib"),
+}
+"""Launchers that come with another package: its plugin's name, and the extra that installs it."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +73,17 @@ def ablate(overrides: Sequence[str], config_dirs: Sequence[Path], launch: Launch
     Args:
         overrides: `a=1,2 b=x,y`; several values make an axis.
         config_dirs: the user's folders.
-        launch: runs the points, one process each.
+        launch: runs points, one process each, where no workers are asked for.
 
     Raises:
         ConfigError: with one line per problem of any point, before the first one starts.
         Interrupted: the user stopped the sweep; the same command goes on.
     """
+    launcher, trials = _launcher(overrides)
+    if trials:
+        if launcher is not None:
+            raise ConfigError(f"{LAUNCHER}={launcher}: trials are chosen by what others gave; they run on this machine")
+        return _search(overrides, config_dirs)
     configs = compose_points(overrides, config_dirs)
     todo = points(overrides)
     if len(todo) == 1:
@@ -71,10 +91,16 @@ def ablate(overrides: Sequence[str], config_dirs: Sequence[Path], launch: Launch
     first = configs[0]
     assert isinstance(first, AblateConfig)
     folder = Path(first.ablation.root) / (first.ablation.name or run_name([*_axes_named(overrides)]))
-    left = [point for point, config in zip(todo, configs, strict=True) if _finished(config) is None]
+    workers = first.ablation.workers
+    if workers > 1 and launcher is not None:
+        raise ConfigError(f"ablation.workers={workers}: {LAUNCHER}={launcher} runs the points; set one of the two")
+    left = [point.order for point, config in zip(todo, configs, strict=True) if _finished(config) is None]
     log.info("%d points, %d of them already complete", len(todo), len(todo) - len(left))
-    if left:
-        launch(functools.partial(run_point, [str(path) for path in config_dirs]), folder)
+    if left and workers > 1:
+        with _pool(configs, config_dirs, folder) as pool:
+            pool.run([_job(todo[order]) for order in left])
+    elif left:
+        _launch(launch, functools.partial(run_point, [str(path) for path in config_dirs]), folder, left, launcher)
     return _tables(todo, configs, folder)
 
 
@@ -84,15 +110,101 @@ def run_point(config_dirs: Sequence[str], overrides: Sequence[str]) -> None:
     Raises:
         RunError: it failed; its run folder says why.
         KeyboardInterrupt: it was stopped, and so is the sweep.
+        SystemExit: in a job of Slurm's, it was stopped.
     """
-    folders = [word for path in config_dirs for word in ("--config-dir", path)]
-    command = [sys.executable, "-m", "transformer_kit.cli", "train", *folders, "--", *overrides]
+    command = train_command(config_dirs, overrides)
     log.info("point: %s", " ".join(overrides))
-    code = subprocess.run(command, check=False).returncode
-    if code == Interrupted.exit_code:
-        raise KeyboardInterrupt
+    if in_job():
+        return run_in_job(command)
+    with Children() as children:
+        code = children.run(command)
+        if children.asked is not None or code == Interrupted.exit_code:
+            raise KeyboardInterrupt
     if code:
         raise RunError(f"training ended with exit code {code}")
+    return None
+
+
+def _launch(
+    launch: Launch, point: Callable[[list[str]], object], folder: Path, left: Sequence[int], launcher: str | None
+) -> None:
+    """Run points by Hydra; what a launcher says of jobs that got lost does not keep the table away."""
+    if launcher is not None:
+        os.environ.setdefault("SUBMITIT_LOG_LEVEL", "ERROR")  # it writes to stdout
+        log.info("%d points by %s=%s; they print into %s", len(left), LAUNCHER, launcher, folder)
+    try:
+        launch(point, folder, left)
+    except ConfigError:
+        raise
+    except Exception as error:
+        if launcher is None:
+            raise
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        log.error("%s=%s: %s", LAUNCHER, launcher, lines[0] if lines else type(error).__name__)
+        log.error("points that still run go on; give the same command when they have ended")
+
+
+def _launcher(overrides: Sequence[str]) -> tuple[str | None, bool]:
+    """Which launcher is asked for, and whether the sweep is a search.
+
+    Raises:
+        ConfigError: its package is not installed; or another sweeper is asked for.
+    """
+    chosen = {line.key: line.value for line in parse(overrides, [], sweep=True)}
+    launcher = chosen.get(LAUNCHER)
+    if chosen.get(SWEEPER) not in (None, "basic"):
+        raise ConfigError(f"{SWEEPER}={chosen[SWEEPER]}: a search is asked for by {TRIALS}=N")
+    plugin, extra = PLUGINS.get(str(launcher), (None, None))
+    if plugin is not None and not _has_plugin(plugin):
+        raise ConfigError(
+            f"{LAUNCHER}={launcher} needs {plugin.replace('_', '-')}: pip install 'transformer-kit[{extra}]'"
+        )
+    return None if launcher in (None, "basic") else str(launcher), chosen.get(TRIALS) is not None
+
+
+def _has_plugin(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(f"hydra_plugins.{name}") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _job(point: Point) -> Job:
+    return Job(point.label, point.name, tuple(of_training(point.overrides)))
+
+
+def _pool(configs: Sequence[Config], config_dirs: Sequence[Path], folder: Path) -> Pool:
+    """The workers of a sweep whose first point is the first configuration."""
+    first = configs[0]
+    assert isinstance(first, AblateConfig)
+    gpus = [] if first.trainer.device in ("cpu", "mps") else gpus_here()
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    cores = int(asked) if asked.isdecimal() else Cores.here().allowed
+    root = Path(first.run.root)
+    return Pool(
+        shares(first.ablation.workers, cores, gpus),
+        [str(path) for path in config_dirs],
+        folder,
+        lambda job: read_result(root / job.name),
+        first.trainer.best_metric,
+    )
+
+
+def _search(overrides: Sequence[str], config_dirs: Sequence[Path]) -> Ablation:
+    """Trials that Optuna chooses, one after the other or by workers."""
+    fixed, axes = search_axes(overrides)
+    if not axes:
+        raise ConfigError(f"nothing to search: give an axis, as in 'schedule.lr=interval(1e-4,1e-2)', beside {TRIALS}")
+    first = compose("ablate", [*fixed, *(f"{axis.key}={axis.example}" for axis in axes)], config_dirs)
+    assert isinstance(first, AblateConfig)
+    assert first.ablation.trials is not None
+    folder = Path(first.ablation.root) / (first.ablation.name or run_name([*_axes_named(overrides)]))
+    search = Search(axes, fixed, first, folder)
+    with _pool([first], config_dirs, folder) as pool:
+        search.run(pool, first.ablation.trials)
+    todo = search.points()
+    configs = [compose("ablate", point.overrides, config_dirs, check=False) for point in todo]
+    return _tables(todo, configs, folder)
 
 
 def _tables(todo: Sequence[Point], configs: Sequence[Config], folder: Path) -> Ablation:
