@@ -94,12 +94,18 @@ def test_two_ranks_equal_one_process(start: Command, run_config: Any, tmp_path: 
 
 
 def test_a_run_goes_on_with_another_number_of_ranks(start: Command, run_config: Any, tmp_path: Path) -> None:
-    """1, 2, 4, then 1 again, in the midst of epochs: each sample once, in the order of the unbroken run."""
-    one = train(run_config(tmp_path, "run.name=one", "trainer.steps=14", *STOCHASTIC), NoProgress()).folder
+    """1, 2, 4, then 1 again, in the midst of epochs: each sample once, in the order of the unbroken run.
+
+    The 11 sentences of the validation, which 4 ranks share at step 10, are scored as by one process.
+    """
+    more = [*STOCHASTIC, "trainer.validation.bleu=bleu"]
+    one = train(run_config(tmp_path, "run.name=one", "trainer.steps=14", *more), NoProgress()).folder
     for devices, steps in ((1, 3), (2, 7), (4, 11), (1, 14)):
-        code, said = ended(start("run.name=chain", *STOCHASTIC, f"trainer.steps={steps}", f"trainer.devices={devices}"))
+        code, said = ended(start("run.name=chain", *more, f"trainer.steps={steps}", f"trainer.devices={devices}"))
         assert code == 0, said
-    assert_alike(rows(one, "train"), rows(tmp_path / "chain", "train"))
+    chain = tmp_path / "chain"
+    assert_alike(rows(one, "train"), rows(chain, "train"))
+    assert_alike(rows(one, "validation"), [row for row in rows(chain, "validation") if row["step"] in (10, 14)])
 
 
 def test_an_update_stays_as_large_as_when_the_run_began(start: Command, tmp_path: Path) -> None:
@@ -174,18 +180,30 @@ def test_a_killed_rank_starts_anew(start: Command, tmp_path: Path) -> None:
     assert_alike(rows(tmp_path / "whole", "train"), rows(tmp_path / "x", "train"))
 
 
-@pytest.mark.parametrize("signals", ["SIGTERM", "SIGUSR2+SIGUSR2", "SIGTERM+SIGUSR2"])
-def test_a_signal_to_one_rank_stops_all_at_a_step(start: Command, tmp_path: Path, signals: str) -> None:
-    code, said = ended(start("run.name=x", "trainer.steps=60", "trainer.devices=2", fault=f"{signals}:1:5"))
+@pytest.mark.parametrize(
+    ("fault", "step"),
+    [
+        ("SIGTERM:1:5", 5),
+        ("SIGUSR2+SIGUSR2:1:5", 5),
+        ("SIGTERM+SIGUSR2@validation:1:1", 10),
+        ("SIGUSR2@validation:0:2", 10),
+    ],
+)
+def test_a_signal_to_one_rank_stops_all_at_a_step(start: Command, tmp_path: Path, fault: str, step: int) -> None:
+    """In the midst of a step, and during validation, which is finished; once and twice."""
+    code, said = ended(
+        start("run.name=x", "trainer.steps=60", "trainer.devices=2", "data.batch.tokens=60", fault=fault)
+    )
     assert code == 130, said
-    assert f"stopped by {signals.split('+')[0]} after step" in said
+    assert f"stopped by {fault[:7]} after step {step};" in said
+    assert (tmp_path / "x" / "metrics.jsonl").read_text().count('"validation"') == (step == 10)
     assert not still_running(tmp_path)
     assert json.loads((tmp_path / "x" / "result.json").read_text())["status"] == "interrupted"
     (left,) = (tmp_path / "x" / "checkpoints").iterdir()
     assert load_file(left / "model.safetensors")
 
 
-@pytest.mark.parametrize(("number", "times"), [(signal.SIGTERM, 1), (signal.SIGUSR2, 2), (signal.SIGINT, 1)])
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGTERM, 1), (signal.SIGUSR2, 2)])
 def test_a_signal_to_the_command_stops_all_at_a_step(
     start: Command, tmp_path: Path, number: signal.Signals, times: int
 ) -> None:

@@ -18,7 +18,10 @@ RESTARTED = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 class Faulty(Translation):
-    """FAULT=kind:rank:call says what goes wrong; once, not again after a restart of the ranks."""
+    """FAULT=kind:rank:call says what goes wrong; once, not again after a restart of the ranks.
+
+    `kind@validation` counts the calls in validation.
+    """
 
     calls = 0
 
@@ -31,9 +34,10 @@ class Faulty(Translation):
             if not self.training:
                 time.sleep(float(call))
             return sums
-        if not self.training:
+        kind, _, when = kind.partition("@")
+        if self.training == (when == "validation"):
             return sums
-        self.calls += torch.is_grad_enabled()  # a second look at a batch is no call of its own
+        self.calls += torch.is_grad_enabled() == self.training  # a second look at a batch is no call of its own
         if self.calls != int(call):
             return sums
         return self._fail(kind, sums)
