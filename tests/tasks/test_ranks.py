@@ -78,10 +78,11 @@ def still_running(folder: Path) -> list[str]:
     return [line for line in found.splitlines() if "pgrep" not in line]
 
 
-def test_two_ranks_equal_one_process(start: Command, run_config: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_ranks_equal_one_process(start: Command, run_config: Any, tmp_path: Path, parallel: str) -> None:
     """20 updates of Adam in fp32 with dropout: losses, samples, validation, BLEU and hypotheses."""
     more = ["trainer.steps=20", *STOCHASTIC, "trainer.validation.bleu=bleu"]
-    code, said = ended(start("run.name=two", *more, "trainer.devices=2"))
+    code, said = ended(start("run.name=two", *more, "trainer.devices=2", f"trainer.ranks.parallel={parallel}"))
     assert code == 0, said
     one = train(run_config(tmp_path, "run.name=one", *more), NoProgress()).folder
     two = tmp_path / "two"
@@ -89,7 +90,7 @@ def test_two_ranks_equal_one_process(start: Command, run_config: Any, tmp_path: 
     assert_alike(rows(one, "validation"), rows(two, "validation"))
     assert (one / "validation.hypotheses").read_text() == (two / "validation.hypotheses").read_text()
     assert json.loads((two / "environment.json").read_text())["ranks"] == 2
-    assert "2 ranks (ddp)" in (two / "train.log").read_text()
+    assert f"2 ranks ({parallel})" in (two / "train.log").read_text()
     assert said.count("validation  ") == 2, "one log, of rank 0"
 
 
@@ -106,6 +107,26 @@ def test_a_run_goes_on_with_another_number_of_ranks(start: Command, run_config: 
     chain = tmp_path / "chain"
     assert_alike(rows(one, "train"), rows(chain, "train"))
     assert_alike(rows(one, "validation"), [row for row in rows(chain, "validation") if row["step"] in (10, 14)])
+
+
+def test_a_sharded_run_goes_on_in_any_form(start: Command, run_config: Any, tmp_path: Path) -> None:
+    """2 ranks that share one copy, 1 process, 4 ranks that share two copies, 2 ranks with whole copies."""
+    more = [*STOCHASTIC, "trainer.ema=0.9", "trainer.final=last", "trainer.validation.bleu=null"]
+    one = train(run_config(tmp_path, "run.name=one", "trainer.steps=12", *more), NoProgress()).folder
+    sharded = "trainer.ranks.parallel=fsdp"
+    for devices, steps, form in (
+        (2, 3, [sharded]),
+        (1, 6, []),
+        (4, 9, [sharded, "trainer.ranks.shard=2"]),
+        (2, 12, []),
+    ):
+        given = [*more, f"trainer.steps={steps}", f"trainer.devices={devices}", *form]
+        code, said = ended(start("run.name=chain", *given))
+        assert code == 0, said
+    chain = tmp_path / "chain"
+    assert_alike(rows(one, "train"), rows(chain, "train"))
+    last = rows(chain, "validation")[-1]
+    assert_alike(rows(one, "validation")[-1:], [last])
 
 
 def test_an_update_stays_as_large_as_when_the_run_began(start: Command, tmp_path: Path) -> None:
