@@ -66,7 +66,7 @@ def test_every_command_has_help() -> None:
 def test_configuration_is_printed_as_yaml(tmp_path: Path) -> None:
     done = tkit("train", "--cfg", "job", "data=demo", "model/position=rope", folder=tmp_path)
     assert done.returncode == 0
-    assert done.stdout.startswith("format: 3\n")
+    assert done.stdout.startswith("format: 4\n")
     assert f"root: {tmp_path / 'runs'}\n" in done.stdout
     assert "theta: 10000.0\n" in done.stdout
     assert list(tmp_path.iterdir()) == []

@@ -134,7 +134,8 @@ def train(config: Config, progress: Progress, world: World = ALONE) -> Trained:
 def _opened(config: Config, world: World) -> Iterator[RunFolder]:
     """The run's folder, locked by rank 0, on every rank."""
     if not world.leads:
-        yield RunFolder(*world.share(None))
+        shared: Any = world.share(None)
+        yield RunFolder(*shared)
         return
     with open_run(config) as run:
         world.share((run.path, run.config, run.resumed, run.changed))
@@ -275,11 +276,13 @@ def _with_budget(
 
     if prepared.data.batch.tokens != "auto":
         return prepared
-    tokens = world.share(read_environment(run.path).get(BATCH_TOKENS))
+    tokens: int | None = world.share(read_environment(run.path).get(BATCH_TOKENS))
     if tokens is None and world.leads:
         step = Step(model, objective).to(precision.device).train()
         tokens = auto_tokens(step, batches, precision, longest_row(prepared))
-    return under(world.share(tokens))
+    tokens = world.share(tokens)
+    assert tokens is not None
+    return under(tokens)
 
 
 def _record_start(run: RunFolder, prepared: Prepared, precision: Precision, world: World) -> None:

@@ -86,7 +86,7 @@ class Watchdog:
     def _watch(self) -> None:
         assert self._seconds is not None
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = dist.TCPStore(address, port, self._world.size, is_master=False)
+        store = dist.TCPStore(address, port, self._world.size, is_master=False)  # type: ignore[attr-defined]  # it is there
         keys = [f"tkit/progress/{rank}" for rank in range(self._world.size)]
         counts: list[int] = []
         since, beat = time.monotonic(), 0
