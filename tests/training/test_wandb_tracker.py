@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import struct
 import subprocess
 import sys
 import threading
@@ -254,20 +255,57 @@ def test_a_folder_named_like_the_package_is_none(tmp_path, monkeypatch):
     assert missing_packages(both) == []
 
 
+def written(path):
+    """The records of wandb's own file, each with its kind; blocks of 32 KiB hold chunks, of which records have some."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, whole = path.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        left = 2**15 - at % 2**15
+        if left < 7:
+            at += left
+            continue
+        _, size, kind = struct.unpack("<IHB", data[at : at + 7])
+        whole, at = whole + data[at + 7 : at + 7 + size], at + 7 + size
+        if kind in (1, 4):  # the whole of a record, or its end
+            record = wandb_internal_pb2.Record.FromString(whole)
+            yield record.WhichOneof("record_type"), record
+            whole = b""
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs wandb")
 def test_the_real_one_offline(tmp_path, monkeypatch):
-    """Two sessions leave two local files of one run; what is in the last is read back."""
+    """No key, no network, no terminal: two sessions leave two files of one run, read back here."""
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SECRET", "0123456789")
     folder = tmp_path / "run"
     folder.mkdir()
-    first = session(folder, rows=ROWS)
-    second = session(folder, rows=[{**ROWS[0], "step": 4}, *ROWS], result=RESULT)
-    assert not first._off
-    assert not second._off
+    session(folder, rows=ROWS)
+    session(folder, rows=[{**ROWS[0], "step": 4}, *ROWS], result=RESULT)
     run_id = (folder / "wandb/run_id").read_text().strip()
     files = sorted(folder.glob(f"wandb/offline-run-*-{run_id}/run-{run_id}.wandb"))
     assert len(files) == 2
+    for path, steps in zip(files, ([5, 5, 6], [4, 5, 5, 6]), strict=True):
+        assert b"0123456789" not in path.read_bytes()
+        found = list(written(path))
+        (run,) = (record.run for kind, record in found if kind == "run")
+        assert (run.run_id, run.project, run.run_group, run.display_name) == (run_id, "project", "group", "run")
+        assert json.loads({item.key: item.value_json for item in run.config.update}["data"]) == {
+            "key": "${oc.env:SECRET}"
+        }
+        rows = [
+            {".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            for kind, record in found
+            if kind == "history"
+        ]
+        assert [row["step"] for row in rows] == steps
+        assert rows[-2]["validation/bleu"] == 30.5
+        assert [record.metric.step_metric for kind, record in found if kind == "metric"] == ["", "step"]
+    ended = [record.exit.exit_code for path in files for kind, record in written(path) if kind == "exit"]
+    assert ended == [1, 0]
+    last = {item.key: item.value_json for kind, record in found if kind == "summary" for item in record.summary.update}
+    assert last["final/scores/bleu"] == "30.5"
