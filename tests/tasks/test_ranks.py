@@ -182,8 +182,10 @@ def test_a_slow_rank_is_no_hanging_rank(start: Command, tmp_path: Path) -> None:
     assert code == 0, said
 
 
-def test_not_a_number_on_one_rank_is_skipped_on_all(start: Command, tmp_path: Path) -> None:
-    code, said = ended(start("run.name=x", "trainer.steps=6", "trainer.devices=2", fault="nan:1:3"))
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_not_a_number_on_one_rank_is_skipped_on_all(start: Command, tmp_path: Path, parallel: str) -> None:
+    more = ["run.name=x", "trainer.steps=6", "trainer.devices=2", f"trainer.ranks.parallel={parallel}"]
+    code, said = ended(start(*more, fault="nan:1:3"))
     assert code == 0, said
     assert said.count("is not finite") == 1
     assert "step 3: the loss is not finite, first in the loss (rank 1); skipped (1 so far)" in said
