@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from transformer_kit.cli import hydra_bridge
 from transformer_kit.cli.hydra_bridge import Cfg, ConfigDirs, Overrides, Resolve
 
 if TYPE_CHECKING:
     from transformer_kit.config.schema import Config
+    from transformer_kit.tasks.dry_run import Plan
     from transformer_kit.tasks.submit import Submitted
     from transformer_kit.tasks.train import Trained
 
@@ -21,6 +24,12 @@ def train(
     config_dir: ConfigDirs = None,
     cfg: Cfg = None,
     resolve: Resolve = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Build it on ranks that are not there (trainer.devices=256); print what each holds."
+        ),
+    ] = False,
 ) -> None:
     """Train a model, or go on with the run that the same command started.
 
@@ -30,6 +39,12 @@ def train(
     given, folders = overrides or [], config_dir or []
     if cfg is not None:
         hydra_bridge.show("train", given, folders, resolve=resolve)
+        return
+    if dry_run:
+        planned = hydra_bridge.run("train", given, folders, _plan)
+        from transformer_kit.cli.dry_run_report import show as show_plan
+
+        show_plan(planned)
         return
     trained = hydra_bridge.run("train", given, folders, functools.partial(_task, given, folders))
     if trained is None:  # another rank than 0
@@ -41,6 +56,12 @@ def train(
         show(trained)
     else:
         show_job(trained)
+
+
+def _plan(config: Config) -> Plan:
+    from transformer_kit.tasks.dry_run import dry_run as task
+
+    return task(config)
 
 
 def _task(overrides: Sequence[str], config_dirs: Sequence[Path], config: Config) -> Trained | Submitted | None:

@@ -64,6 +64,7 @@ def train_on_ranks(config: Config, shown: Progress) -> Trained | None:
     if invited():
         return _as_rank(config, shown)
     ranks = count_ranks(config)
+    config.trainer.ranks.check(ranks)
     return train(config, shown) if ranks == 1 else _launch(config, ranks)
 
 

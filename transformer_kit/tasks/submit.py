@@ -64,6 +64,7 @@ def submit(config: Config, overrides: Sequence[str], config_dirs: Sequence[Path]
     executor_type = _submitit()
     words = _words(config, overrides)
     own = compose("train", words, config_dirs, check=False)  # what the job will compose
+    own.trainer.ranks.check(options.nodes * (own.trainer.devices or max(1, options.gpus)))
     with open_run(own) as run:  # refuses what the job would refuse, and makes room where run.overwrite asks for it
         folder, done = run.path, run.result()
         if done is not None and has_ended(done, own):

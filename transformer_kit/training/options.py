@@ -306,9 +306,6 @@ class TrainerOptions:
         found: Problems = []
         if self.steps is None and self.tokens is None and self.epochs is None and self.minutes is None:
             found.append(("steps", "no budget: set steps, tokens, epochs or minutes"))
-        shard, ranks = self.ranks.shard, self.devices
-        if shard and ranks is not None and ranks > 1 and ranks % shard:
-            found.append(("ranks.shard", f"must be a divisor of the {ranks} ranks, not {shard}"))
         kind, count = self.average.kind, self.average.count
         if kind == "last" and count > self.keep_last:
             found.append(("keep_last", f"must be at least average.count ({count}), not {self.keep_last}"))

@@ -71,7 +71,12 @@ class Replicated(Parallel):
 
 
 def make_parallel(step: Step, world: World, options: RanksOptions) -> Parallel:
-    """The step of this rank, ready to be called; parameters may be other objects afterwards."""
+    """The step of this rank, ready to be called; parameters may be other objects afterwards.
+
+    Raises:
+        ConfigError: the ranks do not divide into copies.
+    """
+    options.check(world.size)
     if world.size == 1:
         return Parallel(step, world)
     if options.parallel == "ddp":

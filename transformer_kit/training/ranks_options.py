@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from transformer_kit.errors import ConfigError
+
 PARALLEL = ("ddp", "fsdp")
 
 
@@ -39,3 +41,12 @@ class RanksOptions:
         if self.restarts < 0:
             found.append(("restarts", f"must be at least 0, not {self.restarts}"))
         return found
+
+    def check(self, ranks: int) -> None:
+        """Look at what depends on the number of ranks, which the configuration alone does not tell.
+
+        Raises:
+            ConfigError: they do not divide into copies.
+        """
+        if ranks > 1 and self.shard is not None and ranks % self.shard:
+            raise ConfigError(f"trainer.ranks.shard: must be a divisor of the {ranks:,} ranks, not {self.shard}")

@@ -66,7 +66,7 @@ def grid(device: str, ranks: int, shard: int | None) -> DeviceMesh:
     """The ranks by what they hold: one row for each copy."""
     if shard is None or shard == ranks:
         return init_device_mesh(device, (ranks,), mesh_dim_names=(SHARD,))
-    assert ranks % shard == 0, "checked with the options"
+    assert ranks % shard == 0, "see RanksOptions.check"
     return init_device_mesh(device, (ranks // shard, shard), mesh_dim_names=(COPIES, SHARD))
 
 
