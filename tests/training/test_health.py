@@ -23,7 +23,7 @@ def filled(count=LENGTH, seed=5):
     recent.losses.clear()
     recent.norms.clear()
     for _ in range(count):
-        recent.add(drawn.gauss(3.0, 0.2), drawn.gauss(0.7, 0.05))
+        recent.add(drawn.gauss(3.0, 0.3), drawn.lognormvariate(-0.4, 0.8))
     return recent
 
 
@@ -45,13 +45,13 @@ def test_the_bound_is_so_many_standard_deviations_above_the_mean(which, spike):
 def test_the_reason_is_said():
     recent = Recent()
     for number in range(LENGTH):
-        recent.add(3.0 + 0.1 * (-1) ** number, 1.0)
-    assert recent.judge(4.0, 1.0, 6.0) == Fault(
-        "the loss, 4, is 10 standard deviations above the mean of the last 128 updates, 3", spike=True
+        recent.add(3.0 + 0.2 * (-1) ** number, 1.0)
+    assert recent.judge(5.0, 1.0, 6.0) == Fault(
+        "the loss, 5, is 10 standard deviations above the mean of the last 128 updates, 3", spike=True
     )
-    found = recent.judge(3.0, 2.0, 6.0)
+    found = recent.judge(3.0, 5.0, 6.0)
     assert found is not None
-    assert found.what.startswith("the gradient's norm, 2, is 1e+03 standard deviations above")
+    assert found.what.startswith("the gradient's norm, 5, is 8 standard deviations above")
 
 
 def test_it_is_judged_once_enough_is_known():
@@ -70,11 +70,13 @@ def test_the_oldest_are_forgotten():
 
 
 @pytest.mark.parametrize("level", [2.0, 1e-9, 0.0])
-def test_where_nothing_varies_a_rounding_error_is_no_spike(level):
+def test_where_nothing_varies_little_is_no_spike(level):
     recent = Recent()
     for _ in range(LENGTH):
         recent.add(level, 2.0)
-    assert recent.judge(level * (1 + 1e-6), 2.0 * (1 + 1e-6), 6.0) is None
+    assert recent.judge(level * 1.299, 2.0 * 3.99, 6.0) is None
+    assert recent.judge(level, 2.0 * 4.01, 6.0) is not None
+    assert level == 0 or recent.judge(level * 1.301, 2.0, 6.0) is not None
     assert recent.judge(level + 1.0, 2.0, 6.0) is not None
 
 

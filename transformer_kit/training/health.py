@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 LENGTH = 128
 """So many updates are remembered; before there are as many, nothing is a spike."""
 
-LEAST_DEVIATION = 1e-3
-"""The least standard deviation that counts, by the mean: where nothing varies, a rounding error is no spike."""
+LEAST_LOSS, LEAST_NORM = 0.05, 0.5
+"""The least standard deviations that count, by the mean. Small batches of unlike lengths have norms of three times the
+mean in healthy training, and a loss that hardly varies any more has batches far above it by its own deviation."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,13 @@ class Recent:
         fault = not_finite(loss, norm)
         if fault is not None or spike is None or len(self.losses) < LENGTH:
             return fault
-        for name, value, past in (("loss", loss, self.losses), ("gradient's norm", norm, self.norms)):
+        for name, value, past, least in (
+            ("loss", loss, self.losses, LEAST_LOSS),
+            ("gradient's norm", norm, self.norms, LEAST_NORM),
+        ):
             mean = math.fsum(past) / len(past)
             variance = math.fsum((each - mean) ** 2 for each in past) / len(past)
-            deviation = max(math.sqrt(variance), LEAST_DEVIATION * abs(mean))
+            deviation = max(math.sqrt(variance), least * abs(mean))
             if value - mean > spike * deviation:
                 far = (value - mean) / deviation if deviation else math.inf
                 return Fault(
