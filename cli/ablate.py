@@ -21,12 +21,16 @@ def ablate(
 
     Several values make an axis: `model/residual=pre,post model/position=sinusoidal,rope`. A point that is trained
     already is skipped; one that fails is shown in the table, and the others go on. --cfg prints the first point.
+    ablation.workers=2 trains two at once, hydra/launcher=slurm all as one array job, ablation.trials=20 those that
+    Optuna chooses.
     """
     given, folders = overrides or [], config_dir or []
     if cfg is not None:
-        from transformer_kit.config.compose import expand
+        from transformer_kit.config.compose import search_axes
 
-        hydra_bridge.show("ablate", expand(given)[0], folders, resolve=resolve)
+        fixed, axes = search_axes(given)
+        first = [*fixed, *(f"{axis.key}={axis.example}" for axis in axes)]
+        hydra_bridge.show("ablate", first, folders, resolve=resolve)
         return
     from transformer_kit.ablation.report import show
     from transformer_kit.tasks.ablate import ablate as task

@@ -42,6 +42,9 @@ def tokenize(
 
 
 def _task(config: Config) -> Report:
+    from transformer_kit.errors import ConfigError
     from transformer_kit.tasks.tokenize import tokenize as task
 
+    if config.cluster is not None:
+        raise ConfigError("cluster: is for `tkit train`; tokenizing runs here")
     return task(config)

@@ -24,16 +24,24 @@ class Tkit:
     def __init__(self, folder: Path, cache: Path) -> None:
         self.folder, self.cache = folder, cache
 
-    def __call__(self, command: str, *words: str, tiny: bool = True) -> subprocess.CompletedProcess[str]:
-        given = [*TINY, f"data.cache='{self.cache}'", *words] if tiny else list(words)
-        return subprocess.run(
+    def start(self, command: str, *words: str) -> subprocess.Popen[str]:
+        given = [*TINY, f"data.cache='{self.cache}'", *words]
+        return subprocess.Popen(
             [sys.executable, "-m", "transformer_kit.cli", command, *given],
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             cwd=self.folder,
-            timeout=240,
-            check=False,
         )
+
+    def __call__(self, command: str, *words: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(command, *words)
+        output, error = process.communicate(timeout=240)
+        return subprocess.CompletedProcess(process.args, process.returncode, output, error)
+
+    def runs(self) -> list[str]:
+        """The names of all runs."""
+        return sorted(path.name for path in (self.folder / "runs").glob("*"))
 
     def run(self, name: str) -> Path:
         return self.folder / "runs" / name
@@ -46,7 +54,7 @@ class Tkit:
     def steps(self, name: str) -> list[int]:
         """The step of each training row of a run."""
         try:
-            lines = (self.run(name) / "metrics.jsonl").read_text().splitlines()
+            lines = (self.run(name) / "metrics.jsonl").read_text().split("\n")[:-1]  # whole ones
         except FileNotFoundError:
             return []
         return [row["step"] for row in map(json.loads, lines) if row["kind"] == "train"]

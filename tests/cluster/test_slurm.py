@@ -107,6 +107,30 @@ def test_a_run_makes_room_and_goes_on(tkit: Tkit, nodes: int) -> None:
     assert digest(tkit.run("job")) == digest(tkit.run("here"))
 
 
+def test_a_sweep_makes_room_and_goes_on(tkit: Tkit) -> None:
+    """The elements of the array are queued again one by one, and who waits for them gets the table."""
+    words = [
+        "seed=1,2",
+        "trainer.steps=250",
+        "trainer.validate_every=125",
+        "trainer.save_every=null",
+        "ablation.name=x",
+    ]
+    sweep = tkit.start("ablate", *words, "hydra/launcher=slurm", "hydra.launcher.partition=low")
+    until(lambda: [len(tkit.steps(run)) >= 10 for run in tkit.runs()] == [True] * 2, 90, lambda: slurm("squeue"))
+    runs = tkit.runs()
+    slurm("sbatch", "-p", "high", "-N2", "-o", f"{tkit.folder}/urgent.log", "--wrap", "sleep 1")
+    until(lambda: all(tkit.status(run) == "interrupted" for run in runs), 60, lambda: slurm("squeue"))
+    until(lambda: slurm("squeue", "-h", "-p", "high") == "", 60, lambda: slurm("squeue"))
+    for job in slurm("squeue", "-h", "-r", "-p", "low", "-o", "%i").split():
+        slurm("scontrol", "update", f"JobId={job}", "StartTime=now")
+    output, error = sweep.communicate(timeout=180)
+    assert sweep.returncode == 0, error
+    assert [line.split()[0] for line in output.splitlines()[2:4]] == ["1", "2"]
+    for run in runs:
+        assert tkit.steps(run) == list(range(1, 251))
+
+
 def test_a_cancelled_job_is_not_queued_again(tkit: Tkit) -> None:
     done = tkit("train", "trainer.steps=5000", "trainer.save_every=null", *JOB, "run.name=job")
     job = done.stdout.strip()

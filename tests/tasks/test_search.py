@@ -153,6 +153,15 @@ def test_the_command_ends_in_the_table(overrides: list[str], tmp_path: Path, cap
     assert "3 trials, 2 of them already complete" in capfd.readouterr().err
 
 
+def test_the_first_point_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["ablate", "--cfg", "job", "data=demo", "schedule.lr=interval(0.25,1)", "seed=7,8", "ablation.trials=3"])
+    assert ended.value.code in (0, None)
+    shown = capsys.readouterr().out
+    assert "lr: 0.25" in shown
+    assert "seed: 7" in shown
+
+
 def test_what_a_search_is_not(overrides: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     cases = {
         ("model/residual=pre",): "nothing to search",

@@ -142,9 +142,32 @@ def test_waiting_ends_with_the_job(
     assert "job 17 ended without a finished run; it printed" in capfd.readouterr().err
 
 
-def test_a_sweep_takes_the_launcher(overrides: list[str]) -> None:
+def test_tokenizing_is_no_job(overrides: list[str], sbatch: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["tokenize", *overrides, *JOB])
+    assert ended.value.code == 2
+    assert "cluster: is for `tkit train`" in capfd.readouterr().err
+
+
+def test_a_sweep_takes_the_launcher(
+    overrides: list[str], sbatch: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(ConfigError, match="cluster: is for `tkit train`"):
         compose("ablate", [*overrides, *JOB])
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    sweep = ["ablate", *overrides, "model/residual=pre,post", "hydra/launcher=slurm"]
+    with pytest.raises(SystemExit) as ended:
+        main([*sweep, "hydra.launcher.partion=low"])
+    assert ended.value.code == 2
+    assert "hydra.launcher.partion" in (error := capfd.readouterr().err)
+    assert "write +" not in error
+    (sbatch.parent / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: no such account' >&2\nexit 1\n")
+    with pytest.raises(SystemExit) as ended:
+        main(sweep)
+    assert ended.value.code == 1
+    shown = capfd.readouterr()
+    assert shown.err.splitlines()[-1] == "error: hydra/launcher=slurm: no such account"
+    assert shown.out == ""
 
 
 def test_what_is_null_is_left_to_slurm() -> None:

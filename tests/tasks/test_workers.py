@@ -118,9 +118,8 @@ def test_ctrl_c_saves_every_point_and_the_same_command_goes_on(overrides: list[s
     words += ["seed=1,2", "trainer.steps=2000", "trainer.validation.bleu=null", "ablation.workers=2"]
     command = [sys.executable, "-m", "transformer_kit.cli", "ablate", *words]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    runs = [tmp_path / "runs" / f"train+{rest}" for rest in ("seed=1", "seed=2")]
     deadline = time.monotonic() + 100
-    while not all(_rows(run) >= 3 for run in _runs(tmp_path)) or len(_runs(tmp_path)) < len(runs):
+    while [_rows(run) >= 3 for run in _runs(tmp_path)] != [True, True]:
         assert time.monotonic() < deadline
         assert process.poll() is None, process.stderr and process.stderr.read()
         time.sleep(0.1)
@@ -132,8 +131,10 @@ def test_ctrl_c_saves_every_point_and_the_same_command_goes_on(overrides: list[s
         steps = [row["step"] for row in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())]
         assert max(steps) < 2000
         assert (run / "checkpoints" / f"step_{max(steps):06}").is_dir()
-    rest = [*words, "trainer.steps=1"]  # what is there is enough: nothing is trained again
-    assert ablate(*rest) in (0, 1)
+    stopped = {run: _rows(run) for run in _runs(tmp_path)}
+    assert ablate(*words, f"trainer.steps={max(steps)}") == 0  # what is there is enough, or nearly
+    assert all(_rows(run) >= stopped[run] for run in stopped)
+    assert [row["status"] for row in rows(tmp_path / "x")] == ["done", "done"]
 
 
 def _runs(folder: Path) -> list[Path]:

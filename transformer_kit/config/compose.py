@@ -364,6 +364,8 @@ def _refusal(entry: str, before: Sequence[str], item: Line) -> str | None:
         hydra_compose(entry, [*before, item.text])
     except Exception as error:  # see _compose_all
         other = item.text.lstrip("+") if item.added else f"+{item.text}"
+        if item.key.startswith("hydra."):
+            return f"{item.text}: {one_line(error)}"  # a part of Hydra's takes no key that it does not have
         try:
             hydra_compose(entry, [*before, other])
         except Exception:

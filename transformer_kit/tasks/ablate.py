@@ -25,13 +25,13 @@ from transformer_kit.config.run_folder import read_result, run_name, run_path
 from transformer_kit.config.schema import AblateConfig, Config
 from transformer_kit.data.corpus import read_lines
 from transformer_kit.data.options import PairsOptions
-from transformer_kit.errors import ConfigError, Interrupted, RunError
+from transformer_kit.errors import ConfigError, Interrupted, RunError, TkitError
 from transformer_kit.evaluation.bleu import Metric
 from transformer_kit.logs import get_logger
 from transformer_kit.tasks.children import Children
 from transformer_kit.tasks.evaluate import split_text
 from transformer_kit.tasks.search import Search
-from transformer_kit.tasks.slurm_job import in_job, run_in_job
+from transformer_kit.tasks.slurm_job import in_job, last_line, run_in_job
 from transformer_kit.tasks.train import HYPOTHESES, has_ended
 from transformer_kit.tasks.workers import Job, Pool, gpus_here, shares, train_command
 from transformer_kit.training.threads import Cores
@@ -47,6 +47,7 @@ PLUGINS = {
     "joblib": ("hydra_joblib_launcher", "joblib"),
 }
 """Launchers that come with another package: its plugin's name, and the extra that installs it."""
+LOST = "UncompletedJobError"  # submitit's, of a job that was cancelled or whose node died
 
 
 @dataclass(frozen=True)
@@ -128,19 +129,24 @@ def run_point(config_dirs: Sequence[str], overrides: Sequence[str]) -> None:
 def _launch(
     launch: Launch, point: Callable[[list[str]], object], folder: Path, left: Sequence[int], launcher: str | None
 ) -> None:
-    """Run points by Hydra; what a launcher says of jobs that got lost does not keep the table away."""
+    """Run points by Hydra.
+
+    Raises:
+        RunError: the launcher could not start them. A job that got lost does not keep the table away.
+    """
     if launcher is not None:
         os.environ.setdefault("SUBMITIT_LOG_LEVEL", "ERROR")  # it writes to stdout
         log.info("%d points by %s=%s; they print into %s", len(left), LAUNCHER, launcher, folder)
     try:
         launch(point, folder, left)
-    except ConfigError:
+    except TkitError:
         raise
     except Exception as error:
         if launcher is None:
             raise
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        log.error("%s=%s: %s", LAUNCHER, launcher, lines[0] if lines else type(error).__name__)
+        if type(error).__name__ != LOST:
+            raise RunError(f"{LAUNCHER}={launcher}: {last_line(error)}") from None
+        log.error("%s=%s: a job ended without an answer", LAUNCHER, launcher)
         log.error("points that still run go on; give the same command when they have ended")
 
 

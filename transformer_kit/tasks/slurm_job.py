@@ -143,6 +143,12 @@ def state_of(job: str) -> str | None:
     return None if state in OVER else state
 
 
+def last_line(error: Exception) -> str:
+    """What a command of Slurm said at its end, out of submitit's account of it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].removeprefix("sbatch: error: ") if lines else type(error).__name__
+
+
 def _ask(*words: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(words, capture_output=True, text=True, timeout=ANSWER, check=False)

@@ -20,7 +20,7 @@ from transformer_kit.config.run_folder import open_run, read_result, run_path
 from transformer_kit.config.schema import Config
 from transformer_kit.errors import ConfigError, Interrupted, RunError
 from transformer_kit.logs import get_logger
-from transformer_kit.tasks.slurm_job import state_of, train_node
+from transformer_kit.tasks.slurm_job import last_line, state_of, train_node
 from transformer_kit.tasks.train import Trained, has_ended
 
 log = get_logger(__name__)
@@ -81,7 +81,7 @@ def submit(config: Config, overrides: Sequence[str], config_dirs: Sequence[Path]
             train_node, [*folders, "--", *words], options.nodes, ranks, restarts, options.grace, str(folder)
         )
     except Exception as error:  # of submitit, with the whole command
-        raise RunError(f"Slurm refuses the job: {_last_line(error)}") from None
+        raise RunError(f"Slurm refuses the job: {last_line(error)}") from None
     submitted = Submitted(str(job.job_id), folder, Path(str(job.paths.stdout)))
     return _waited(submitted, own) if options.wait else submitted
 
@@ -165,8 +165,3 @@ def _wait(job: str) -> None:
             if time.monotonic() - answered > PATIENCE:
                 raise
         time.sleep(LOOK)
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1].removeprefix("sbatch: error: ") if lines else type(error).__name__
