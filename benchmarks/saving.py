@@ -56,8 +56,8 @@ def main() -> None:
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--every", type=int, default=4, help="updates from save to save")
-    parser.add_argument("--saves", type=int, default=3, help="of one way in one round")
+    parser.add_argument("--every", type=int, default=8, help="updates from save to save")
+    parser.add_argument("--saves", type=int, default=2, help="of one way in one round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="where the checkpoints go; a temporary folder by default")
     given = parser.parse_args()
@@ -73,7 +73,7 @@ def main() -> None:
     optimizer = build_optimizer(config.optimizer, model)
     updater = Updater(Parallel(step), optimizer, build_schedule(config.schedule), precision, None, seed=1)
     window = Window.of([random_batch(tokens // 32, 32, VOCABULARY)])
-    done = 0
+    done, waits = 0, list[float]()
 
     def train(saver: Saver | None, saves: int) -> float:
         """Seconds of one stretch of training."""
@@ -86,8 +86,10 @@ def main() -> None:
                 state = {"step": done, "regular": True, "scores": {}}
                 if not saver.save(done, model, optimizer_state(optimizer, model), state, None):
                     sys.exit("a checkpoint could not be written")
-        if saver is not None and saver.saved is None:
+        waits.append(time.perf_counter())
+        if saver is not None and saver.saved != done - given.every + given.every // 2 + 1:
             sys.exit("a checkpoint could not be written")
+        waits[-1] = time.perf_counter() - waits[-1]
         return time.perf_counter() - began
 
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
@@ -101,7 +103,8 @@ def main() -> None:
         for turn in range(given.rounds):
             for way in [*WAYS[turn % 3 :], *WAYS[: turn % 3]]:
                 seconds[way].append(train(savers[way], given.saves))
-                print(f"round {turn + 1} {way:8} {seconds[way][-1]:8.2f} s", file=sys.stderr)
+                left = f", {waits[-1]:.2f} s of them waiting for the last save" if way == "beside" else ""
+                print(f"round {turn + 1} {way:8} {seconds[way][-1]:8.2f} s{left}", file=sys.stderr)
         end = busy_elsewhere()
     lost = {
         way: [(with_ - without) / given.saves for with_, without in zip(seconds[way], seconds["none"], strict=True)]
