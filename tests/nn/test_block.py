@@ -121,6 +121,9 @@ def test_decoder_block_equals_torch(residual: type[Residual]) -> None:
         memory_key_padding_mask=~SOURCE_VALID,
     )
     compare(got, expected, (x, memory))
+    remembered = mine.cross_attention.remember(memory)
+    again, _ = mine(x, view(Mask(causal=True, key_valid=TARGET_VALID), T), (remembered, seen))
+    assert torch.equal(again, got), "as in decoding, where it is read once"
 
 
 class Noted(FeedForward):

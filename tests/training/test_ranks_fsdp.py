@@ -6,6 +6,7 @@ Each way has one world of processes, which computes everything beside one proces
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from transformer_kit.objectives.causal_lm import CausalLM
 from transformer_kit.objectives.classification import Classification
 from transformer_kit.objectives.masked_lm import MaskedLM
 from transformer_kit.objectives.translation import Translation
+from transformer_kit.training.compiling import Compiler
 from transformer_kit.training.ema import Ema
 from transformer_kit.training.optimizer import build_optimizer, load_optimizer_state, set_lr
 from transformer_kit.training.options import OPTIMIZERS
@@ -72,10 +74,10 @@ CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Objective]]] = {
 }
 
 
-def make_step(case: str, kind: torch.dtype) -> Step:
+def make_step(case: str, kind: torch.dtype, compiler: Compiler | None = None) -> Step:
     family, changes, objective = CASES[case]
     made = objective()
-    return Step(made.adapt(small(family, **changes), 3).to(kind), made).train()
+    return Step(made.adapt(small(family, **changes), 3).to(kind), made, compiler).train()
 
 
 def make_batch(case: str, labels: int) -> Batch:
@@ -287,6 +289,18 @@ def _checkpointing(ranks: Parallel, alone: Parallel) -> tuple[float, float, floa
     return _gradients_apart(ranks, alone, window("untied"))
 
 
+def compiled(world: World, parallel: str) -> list[Any]:
+    """Gradients of compiled layers that are run twice, for windows of several shapes, and the graphs after each."""
+    compiler, found = Compiler("aot_eager"), []
+    step = make_step(FIRST, torch.float64, compiler)
+    checkpoint_activations(step.model, True)
+    ranks = make_parallel(step, world, RanksOptions(parallel=parallel, shard=None, timeout=60.0, restarts=0))
+    alone = Parallel(make_step(FIRST, torch.float64), ALONE)
+    for labels in (WINDOW, (10,), (41, 90)):
+        found.append((*_gradients_apart(ranks, alone, window(FIRST, *labels)), compiler.graphs))
+    return found
+
+
 # -- the tests --------------------------------------------------------------------------------------------------------
 
 
@@ -361,3 +375,13 @@ def test_equal(ways: Ways, what: str) -> None:
 
 def test_layers_that_are_run_twice(ways: Ways) -> None:
     assert max(max(found) for found in of(ways, "checkpointing")) < 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_compiled_layers(parallel: str, tmp_path: Path) -> None:
+    """What is compiled for the first window serves the others."""
+    for found in run_ranks(compiled, 2, tmp_path, parallel):
+        assert max(max(differences) for *differences, _ in found) < 1e-9
+        assert len({graphs for *_, graphs in found}) == 1
+        assert found[0][-1] >= 2  # two kinds of layers
