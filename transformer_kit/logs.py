@@ -26,9 +26,20 @@ def setup(level: int = logging.INFO) -> None:
         root.addHandler(handler)
 
 
+class _RunLog(logging.FileHandler):
+    """A log file; where it cannot be written (a full disk), that is said once, and the program goes on."""
+
+    _told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not self._told:
+            print(f"{self.baseFilename}: lines of the log are lost: {sys.exc_info()[1]}", file=sys.stderr)
+        self._told = True
+
+
 def add_file(path: Path) -> logging.Handler:
     """Append records to `path` with a time stamp as well; returns the handler for `remove`."""
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = _RunLog(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger(ROOT).addHandler(handler)
     return handler

@@ -27,9 +27,10 @@ from transformer_kit.config.run_folder import RunFolder, read_result, run_path
 from transformer_kit.config.schema import Config
 from transformer_kit.console import NoProgress, Progress, progress
 from transformer_kit.errors import ConfigError, Interrupted, TkitError
-from transformer_kit.tasks.train import Trained, train
+from transformer_kit.tasks.train import OUTSIDE, Trained, train
 from transformer_kit.training.failures import FOLDER, clear_failure, read_failures, write_failure
 from transformer_kit.training.precision import resolve_device
+from transformer_kit.training.signals import raising
 from transformer_kit.training.world import World, invited, joined
 
 if TYPE_CHECKING:
@@ -108,13 +109,13 @@ def _worker(config: Config) -> Trained | None:
     rank = int(os.environ["RANK"])
     clear_failure(rank)
     try:
-        with joined(resolve_device(config.trainer.device).type == "cuda") as world:
-            return _train(config, progress(), world)
+        with raising(OUTSIDE), joined(resolve_device(config.trainer.device).type == "cuda") as world:
+            trained = _train(config, progress(), world)
+        _leave_soon()
+        return trained
     except Interrupted as error:  # no failure, for which the agent would end or restart the others
         write_failure(rank, str(error), error.exit_code)
-        leave = threading.Timer(PATIENCE, os._exit, (0,))  # an agent that was stopped itself asks for no return value
-        leave.daemon = True
-        leave.start()
+        _leave_soon()
         return None
     except TkitError as error:
         write_failure(rank, str(error), error.exit_code)
@@ -130,35 +131,48 @@ def _worker(config: Config) -> Trained | None:
         os._exit(1)  # what others wait for must not keep this process
 
 
+def _leave_soon() -> None:
+    """End this process although nobody fetches what it returns: an agent that got a signal itself does not."""
+    leave = threading.Timer(PATIENCE, os._exit, (0,))
+    leave.daemon = True
+    leave.start()
+
+
 def _launch(config: Config, ranks: int) -> Trained | None:
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    for name in ("torch.distributed", "torch.multiprocessing.spawn"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # they tell in pages what is one line here
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith(("torch.distributed", "torch.multiprocessing")):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # they tell in pages what is one line here
     os.environ.update(QUIET)
     options = config.trainer.ranks
-    launch = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=ranks,
-        run_id="tkit",
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        local_addr="127.0.0.1",
-        max_restarts=options.restarts,
-        signals_to_handle=SIGNALS,
-        shutdown_timeout=round(max(GRACE, options.timeout)),
-    )
     with tempfile.TemporaryDirectory(prefix="tkit-") as folder:
+        launch = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=ranks,
+            logs_specs=DefaultLogsSpecs(log_dir=f"{folder}/torch"),
+            run_id="tkit",
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="127.0.0.1",
+            max_restarts=options.restarts,
+            signals_to_handle=SIGNALS,
+            shutdown_timeout=round(max(GRACE, options.timeout)),
+        )
         os.environ[FOLDER] = folder
         try:
             found = elastic_launch(launch, _worker)(config)
         except ChildFailedError as error:
-            raise _told(config, error, Path(folder)) from None
+            raise _told(config, error, Path(folder), ranks) from None
         except SignalException as error:
             left = read_failures(Path(folder))
+            result = read_result(run_path(config)) or {}
+            if not left and result.get("status") == "complete":  # the signal came when all was done
+                return Trained(run_path(config).resolve(), False, result, config)
             said = left[0].message if left else f"stopped by {error.sigval.name}, and no rank said what it left"
             raise Interrupted(said) from None
         finally:
@@ -169,13 +183,15 @@ def _launch(config: Config, ranks: int) -> Trained | None:
         return found[0]
 
 
-def _told(config: Config, error: ChildFailedError, folder: Path) -> RankFailed:
+def _told(config: Config, error: ChildFailedError, folder: Path, ranks: int) -> RankFailed:
     """The first failure of all ranks as the error that the user is told; a sweep's table can show it as well."""
     killed = {rank: -failure.exitcode for rank, failure in error.failures.items() if failure.exitcode < 0}
     left = sorted(read_failures(folder), key=lambda failure: failure.follows)  # stable: in the order of time
     if killed and (not left or left[0].follows):
         rank, number = next(iter(killed.items()))
         message, code, of_all = f"was killed by {signal.Signals(number).name}", 1, False
+    elif left and left[0].follows and (silent := set(range(ranks)) - {failure.rank for failure in left}):
+        rank, message, code, of_all = min(silent), "was killed, or ended without a word", 1, False
     elif left:
         rank, message, code = left[0].rank, left[0].message, left[0].exit_code
         of_all = rank == 0 or all(failure.message == message for failure in left)

@@ -51,6 +51,7 @@ from transformer_kit.training.optimizer import build_optimizer
 from transformer_kit.training.parallel import make_parallel
 from transformer_kit.training.precision import Precision, determinism, resolve_device, resolve_precision
 from transformer_kit.training.schedule import build_schedule
+from transformer_kit.training.signals import raising
 from transformer_kit.training.state import Budget, RunState
 from transformer_kit.training.step import Step
 from transformer_kit.training.summary import Summary
@@ -66,6 +67,7 @@ log = get_logger(__name__)
 LOG_FILE = "train.log"
 HYPOTHESES = "validation.hypotheses"  # translations of the validation data by the final model
 LEAST_SECONDS = 5.0  # of updates, before their speed is set beside a matrix product's
+OUTSIDE = "outside of training, where nothing is lost; the same command goes on"
 RANKS = "ranks"  # in environment.json: how many trained when the run began, which many batches an update has
 SAMPLES = {"pairs": "pairs", "documents": "documents", "labels": "examples"}
 
@@ -101,7 +103,7 @@ def train(config: Config, progress: Progress, world: World = ALONE) -> Trained:
     """
     if not config.data.valid and getattr(config.data, "generate", None) is None:
         raise ConfigError("data.valid: no validation corpus is given; training needs one to choose its model by")
-    with _opened(config, world) as run:
+    with raising(OUTSIDE), _opened(config, world) as run:
         done = world.share(run.result())
         if done is not None and has_ended(done, config):
             return Trained(run.path, True, done, config)
@@ -164,7 +166,8 @@ def _train(run: RunFolder, progress: Progress, world: World, ranks: int, outside
     prepared = _with_budget(run, prepared, model, objective, precision, world)
     stream, validate = _material(config, prepared, objective, world)
     store = checkpoints(run.path, config)
-    latest = world.share(store.latest_good() if world.leads else None)
+    wanted = config.init.from_ is not None or run.changed  # a look costs a warning where one is damaged
+    latest = world.share(store.latest_good() if world.leads and wanted else None)
     if config.init.from_ is not None and latest is None:
         start_from(Path(config.init.from_), model)
     freeze(model, config.init.freeze)

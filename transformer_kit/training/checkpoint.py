@@ -188,7 +188,7 @@ class CheckpointStore:
             _put_in_place(temporary, final)
         except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors wrap OSError in their own
             shutil.rmtree(temporary, ignore_errors=True)
-            log.warning("could not save %s: %s; training goes on", final, str(error).splitlines()[0])
+            log.warning("could not save %s: %s; training goes on", final, why_not_written(error))
             return None
         self._prune()
         return final
@@ -282,6 +282,12 @@ def _why_damaged(path: Path) -> str | None:
     if (path / SHARDS).is_dir():
         return why_damaged(path, (MODEL, STATE, f"{SHARDS}/{METADATA}"), (EMA,), SHARDS)
     return why_damaged(path, (MODEL, TRAINER, STATE), (EMA,), SHARDS)
+
+
+def why_not_written(error: Exception) -> str:
+    """What an error of writing says to a user: torch names its own source where the disk was full."""
+    said = (str(error) or type(error).__name__).splitlines()[0]
+    return "a file could not be written whole; the disk may be full" if "inline_container" in said else said
 
 
 def _put_in_place(temporary: Path, final: Path) -> None:

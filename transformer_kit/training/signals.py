@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
+
+from transformer_kit.errors import Interrupted
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 
@@ -39,3 +43,32 @@ class StopFlag:
     def _set(self, number: int, frame: FrameType | None) -> None:
         if self._raised is None:
             self._raised = number
+
+
+@contextmanager
+def raising(what: str) -> Iterator[None]:
+    """A context in which the first of these signals raises Interrupted, where nothing has to be brought to an end.
+
+    Args:
+        what: where that is, and what follows, for the message.
+
+    Raises:
+        Interrupted: a signal came.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came = False
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        if not came:
+            came = True
+            raise Interrupted(f"stopped by {signal.Signals(number).name} {what}")
+
+    before = {number: signal.signal(number, leave) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -50,7 +51,8 @@ class Watchdog:
         self._active = world.size > 1 and seconds is not None
         self._count, self._doing = 0, "the start"
         self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._looks: deque[list[dict[str, Any]]] = deque(maxlen=4)  # what all ranks told, newest last
+        self._heard = time.monotonic()  # when the store last answered
 
     def progress(self, doing: str = "") -> None:
         """Something was finished.
@@ -76,38 +78,48 @@ class Watchdog:
 
     def __enter__(self) -> Watchdog:
         if self._active:
-            self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
-            self._thread.start()
+            for call in (self._exchange, self._watch):
+                threading.Thread(target=call, name="watchdog", daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._over.set()
 
-    def _watch(self) -> None:
+    def _exchange(self) -> None:
+        """Tell and ask through the store, which stands on rank 0 or with torchrun: it may never answer again."""
         assert self._seconds is not None
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = dist.TCPStore(address, port, self._world.size, is_master=False)  # type: ignore[attr-defined]  # it is there
+        store = dist.TCPStore(address, port, self._world.size, is_master=False)  # type: ignore[attr-defined]  # it is
         keys = [f"tkit/progress/{rank}" for rank in range(self._world.size)]
-        counts: list[int] = []
-        since, beat = time.monotonic(), 0
-        looks: deque[list[dict[str, Any]]] = deque(maxlen=4)
-        while beat == 0 or not self._over.wait(self._seconds / _LOOKS):
-            beat += 1
+        for beat in itertools.count(1):
             facts = {"beat": beat, "count": self._count, "doing": self._doing, **_SELF, **_where()}
             try:
                 store.set(keys[self._world.rank], json.dumps(facts))
-                found = [json.loads(store.get(key)) if store.check([key]) else {} for key in keys]
-            except Exception:  # the launcher and its store are gone: so will this process be
+                self._looks.append([json.loads(store.get(key)) if store.check([key]) else {} for key in keys])
+            except Exception:  # `_watch` finds out
                 return
-            looks.append(found)
-            if (now := [each.get("count", -1) for each in found]) != counts:
+            self._heard = time.monotonic()
+            if self._over.wait(self._seconds / _LOOKS):
+                return
+
+    def _watch(self) -> None:
+        assert self._seconds is not None
+        counts: list[int] = []
+        since = time.monotonic()
+        while not self._over.wait(self._seconds / _LOOKS):
+            looks = list(self._looks)
+            if looks and (now := [each.get("count", -1) for each in looks[-1]]) != counts:
                 counts, since = now, time.monotonic()
             elif time.monotonic() - since > self._seconds:
-                self._end(looks[0], found)
+                nothing: list[dict[str, Any]] = [{} for _ in range(self._world.size)]
+                self._end(looks[0] if looks else nothing, looks[-1] if looks else nothing)
 
     def _end(self, before: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
+        assert self._seconds is not None
         ranks = range(len(found))
         silent = [rank for rank in ranks if not found[rank] or found[rank]["beat"] == before[rank].get("beat")]
+        if time.monotonic() - self._heard > self._seconds / 2:
+            silent = [0]  # with it the store fell silent
         blamed = silent or [rank for rank in ranks if not found[rank]["waits"]] or list(ranks)
         first = found[blamed[0]]
         who = "all ranks" if len(blamed) == len(found) > 1 else ", ".join(f"rank {rank}" for rank in blamed)
