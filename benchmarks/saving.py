@@ -4,9 +4,9 @@
 
 - The model, optimizer and update are those of `benchmarks/train.py --config base` (on one batch of random ids, with the
   vocabulary of the paper), so a checkpoint holds three times the weights.
-- A round trains three times the same number of updates, in an order that turns: without saving, with a save every
-  `every` updates between them, and beside them. The first save comes after half an interval, and the wait for the last
-  one is counted, so that nothing is left over. Lost per save: (seconds with - seconds without) / saves, of one round.
+- A cycle is a few calm updates, a save, and `every` more; cycles of the two ways take turns. Lost by a save: the
+  seconds from its start to the end of the cycle, with the wait for what is still being written then, less the same
+  number of updates at the pace of the calm ones: a machine changes its pace from minute to minute.
 - The machine has to be quiet; `other_cores` says how many cores others used.
 
 One JSON line goes to stdout.
@@ -40,7 +40,7 @@ from transformer_kit.training.update import Updater
 from transformer_kit.training.windows import Window
 
 VOCABULARY = 37000
-WAYS = ("none", "between", "beside")
+WAYS = ("between", "beside")
 
 
 def random_batch(rows: int, length: int, vocabulary: int) -> Batch:
@@ -56,14 +56,15 @@ def main() -> None:
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--every", type=int, default=8, help="updates from save to save")
-    parser.add_argument("--saves", type=int, default=2, help="of one way in one round")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=16, help="of 32 tokens a side, in a batch")
+    parser.add_argument("--calm", type=int, default=5, help="updates before a save")
+    parser.add_argument("--every", type=int, default=12, help="updates after a save")
+    parser.add_argument("--cycles", type=int, default=8, help="of each way")
     parser.add_argument("--folder", type=Path, help="where the checkpoints go; a temporary folder by default")
     given = parser.parse_args()
 
     torch.set_num_threads(given.threads)
-    overrides, tokens = WORKLOADS[given.config]
+    overrides, _ = WORKLOADS[given.config]
     config = compose("train", [*overrides, *COMMON, *PAIR])
     torch.manual_seed(1)
     device = resolve_device(given.device)
@@ -72,45 +73,49 @@ def main() -> None:
     precision = resolve_precision(given.precision, device)
     optimizer = build_optimizer(config.optimizer, model)
     updater = Updater(Parallel(step), optimizer, build_schedule(config.schedule), precision, None, seed=1)
-    window = Window.of([random_batch(tokens // 32, 32, VOCABULARY)])
-    done, waits = 0, list[float]()
+    window = Window.of([random_batch(given.rows, 32, VOCABULARY)])
+    done = 0
 
-    def train(saver: Saver | None, saves: int) -> float:
-        """Seconds of one stretch of training."""
+    def update() -> float:
         nonlocal done
         began = time.perf_counter()
-        for number in range(given.every * saves):
-            updater.run(window, done, done + 1)
-            done += 1
-            if saver is not None and number % given.every == given.every // 2:
-                state = {"step": done, "regular": True, "scores": {}}
-                if not saver.save(done, model, optimizer_state(optimizer, model), state, None):
-                    sys.exit("a checkpoint could not be written")
-        waits.append(time.perf_counter())
-        if saver is not None and saver.saved != done - given.every + given.every // 2 + 1:
-            sys.exit("a checkpoint could not be written")
-        waits[-1] = time.perf_counter() - waits[-1]
+        updater.run(window, done, done + 1)
+        done += 1
         return time.perf_counter() - began
 
+    def cycle(saver: Saver) -> tuple[float, float, float]:
+        """Seconds lost by a save, of which the call and the wait at the end of the cycle."""
+        pace = statistics.median(update() for _ in range(given.calm))
+        began = time.perf_counter()
+        state = {"step": done, "regular": True, "scores": {}}
+        saver.save(done, model, optimizer_state(optimizer, model), state, None)
+        called, mark = time.perf_counter() - began, done
+        for _ in range(given.every):
+            update()
+        waited = time.perf_counter()
+        if saver.saved != mark:
+            sys.exit("a checkpoint could not be written")
+        waited = time.perf_counter() - waited
+        return time.perf_counter() - began - given.every * pace, called, waited
+
+    given.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         store = CheckpointStore(Path(folder), keep_last=1, keep_best=0, metric="loss", higher_is_better=False)
-        savers = {"none": None, "between": Saver(store, False), "beside": Saver(store, True)}
+        savers = {"between": Saver(store, False), "beside": Saver(store, True)}
         for saver in savers.values():  # the first save of a run takes its memory
-            train(saver, 1)
+            cycle(saver)
         size = sum(path.stat().st_size for path in store.all()[-1].path.iterdir())
-        seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+        found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in WAYS}
         mark = busy_elsewhere()
-        for turn in range(given.rounds):
-            for way in [*WAYS[turn % 3 :], *WAYS[: turn % 3]]:
-                seconds[way].append(train(savers[way], given.saves))
-                left = f", {waits[-1]:.2f} s of them waiting for the last save" if way == "beside" else ""
-                print(f"round {turn + 1} {way:8} {seconds[way][-1]:8.2f} s{left}", file=sys.stderr)
+        for number in range(given.cycles):
+            for way in WAYS:
+                found[way].append(cycle(savers[way]))
+            said = "; ".join(f"{way} {row[-1][0]:.2f} s (call {row[-1][1]:.2f})" for way, row in found.items())
+            print(f"cycle {number + 1}: {said}, waited {found['beside'][-1][2]:.2f}", file=sys.stderr)
         end = busy_elsewhere()
-    lost = {
-        way: [(with_ - without) / given.saves for with_, without in zip(seconds[way], seconds["none"], strict=True)]
-        for way in WAYS[1:]
-    }
-    between, beside = (statistics.median(lost[way]) for way in WAYS[1:])
+        pace = statistics.median(update() for _ in range(given.calm))
+    lost = {way: [row[0] for row in rows] for way, rows in found.items()}
+    between, beside = (statistics.median(lost[way]) for way in WAYS)
     row = {
         "workload": f"T-{given.config}",
         "precision": given.precision,
@@ -118,8 +123,7 @@ def main() -> None:
         "threads": given.threads,
         "params": count_parameters(model),
         "checkpoint_mb": round(size / 1e6, 1),
-        "update_seconds": round(statistics.median(seconds["none"]) / given.every / given.saves, 3),
-        "seconds": {way: [round(value, 2) for value in values] for way, values in seconds.items()},
+        "update_seconds": round(pace, 3),
         "lost_per_save": {way: [round(value, 3) for value in values] for way, values in lost.items()},
         "median_lost": {"between": round(between, 3), "beside": round(beside, 3)},
         "share": round(beside / between, 3),
