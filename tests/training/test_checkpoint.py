@@ -12,6 +12,7 @@ import signal
 
 import pytest
 import torch
+from damage import flip, truncate
 from torch import nn
 
 from transformer_kit.errors import CheckpointError
@@ -108,16 +109,6 @@ def test_a_stop_in_between_does_not_count_among_the_last(tmp_path):
 # -- damage ----------------------------------------------------------------------------------------------------------
 
 FILES = ("model.safetensors", "trainer.pt", "state.json", "manifest.json")
-
-
-def truncate(path):
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def flip(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from damage import flip, truncate
 from torch import nn
 
 from transformer_kit.config.run_folder import locked
@@ -243,16 +244,6 @@ def test_a_folder_that_becomes_read_only(make, tmp_path, warnings, asynchronous)
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
-
-
-def truncate(path):
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def flip(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
 
 
 @pytest.mark.parametrize("name", FILES)

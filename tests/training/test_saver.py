@@ -151,7 +151,7 @@ def test_a_failure_on_the_way_is_tried_again_at_the_end(make, monkeypatch):
     """The save of the last step fails on the way; the end waits for it, sees that, and writes it itself."""
     setup = make(steps=4, save_every=4)
     real = checkpoint_module.write_manifest
-    by_thread = lambda *a: full_disk() if running() else real(*a)  # noqa: E731
+    by_thread = lambda *a: full_disk() if running() else real(*a)  # noqa: E731  (a stand-in of one line)
     monkeypatch.setattr(checkpoint_module, "write_manifest", by_thread)
     assert setup.trainer.fit().step == 4
     assert [c.step for c in setup.store.all()] == [4]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("tensorboard")
+pytest.importorskip("tensorboard", reason="tensorboard is not installed (extra: dev)")
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from transformer_kit.training.tensorboard_tracker import Tensorboard

@@ -20,11 +20,11 @@ from transformer_kit.training import wandb_tracker
 from transformer_kit.training.tracker_options import WandbOptions, missing_packages
 from transformer_kit.training.wandb_tracker import SCRIPT, Wandb
 
-STUB = """
+FAKE = """
 import json, os, time
-what = os.environ.get("STUB", "")
+what = os.environ.get("FAKE", "")
 def note(**facts):
-    with open(os.environ["STUB_LOG"], "a") as file:
+    with open(os.environ["FAKE_LOG"], "a") as file:
         file.write(json.dumps(facts) + "\\n")
 def act(place):
     if what == f"hang in {place}":
@@ -60,12 +60,12 @@ def init(settings, **given):
 
 
 @pytest.fixture
-def stub(tmp_path, monkeypatch):
+def fake(tmp_path, monkeypatch):
     """A package `wandb` that writes down what it is asked for; returns a function that reads it."""
     (tmp_path / "packages/wandb").mkdir(parents=True)
-    (tmp_path / "packages/wandb/__init__.py").write_text(STUB)
+    (tmp_path / "packages/wandb/__init__.py").write_text(FAKE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
-    monkeypatch.setenv("STUB_LOG", str(tmp_path / "calls"))
+    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "calls"))
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "WANDB_IDENTITY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -97,11 +97,11 @@ ROWS = [
 ]
 
 
-def test_what_reaches_it(stub, tmp_path, monkeypatch, caplog):
+def test_what_reaches_it(fake, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("SECRET", "0123456789")
     with caplog.at_level(logging.INFO):
         session(tmp_path / "run", rows=ROWS, result=RESULT)
-    (given,) = stub("init")
+    (given,) = fake("init")
     assert given == {
         "project": "project",
         "entity": None,
@@ -114,25 +114,25 @@ def test_what_reaches_it(stub, tmp_path, monkeypatch, caplog):
         "config": {"seed": 1, "data": {"key": "${oc.env:SECRET}"}},
         "resume": "allow",
     }
-    assert stub("row") == [
+    assert fake("row") == [
         {"step": 5, "train/loss": 2.5},
         {"step": 5, "validation/bleu": 30.5},
         {"step": 6, "norms/gradient/encoder.blocks.0": 0.5},
     ]
-    assert dict(zip(stub("metric"), stub("axis"), strict=True)) == {"step": None, "*": "step"}
-    assert stub("summary") == [{"final/status": "complete", "final/step": 7, "final/scores/bleu": 30.5}]
-    assert stub("finish") == [0]
+    assert dict(zip(fake("metric"), fake("axis"), strict=True)) == {"step": None, "*": "step"}
+    assert fake("summary") == [{"final/status": "complete", "final/step": 7, "final/scores/bleu": 30.5}]
+    assert fake("finish") == [0]
     assert caplog.messages == ["wandb: run x, offline (there is no key); `wandb sync /somewhere` uploads it"]
 
 
-def test_every_session_has_the_same_id(stub, tmp_path):
+def test_every_session_has_the_same_id(fake, tmp_path):
     session(tmp_path / "run")
     session(tmp_path / "run", result=RESULT)
     (tmp_path / "other").mkdir()
     session(tmp_path / "other")
-    first, second, other = (given["id"] for given in stub("init"))
+    first, second, other = (given["id"] for given in fake("init"))
     assert first == second != other
-    assert stub("finish") == [1, 0, 1], "a session without a result has failed"
+    assert fake("finish") == [1, 0, 1], "a session without a result has failed"
 
 
 class Server(http.server.BaseHTTPRequestHandler):
@@ -151,7 +151,7 @@ def server():
         made.shutdown()
 
 
-def test_online_where_there_are_a_key_and_a_server(stub, tmp_path, monkeypatch, server):
+def test_online_where_there_are_a_key_and_a_server(fake, tmp_path, monkeypatch, server):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setenv("WANDB_BASE_URL", server)
     session(tmp_path / "run")
@@ -166,7 +166,7 @@ def test_online_where_there_are_a_key_and_a_server(stub, tmp_path, monkeypatch, 
     monkeypatch.setenv("WANDB_MODE", "disabled")
     session(tmp_path / "run")
     session(tmp_path / "run", mode="offline")
-    assert [given["mode"] for given in stub("init")] == [
+    assert [given["mode"] for given in fake("init")] == [
         "offline",
         "online",
         "online",
@@ -176,19 +176,19 @@ def test_online_where_there_are_a_key_and_a_server(stub, tmp_path, monkeypatch, 
     ]
 
 
-def test_offline_where_online_fails(stub, tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("STUB", "offline alone")
+def test_offline_where_online_fails(fake, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("FAKE", "offline alone")
     with caplog.at_level(logging.INFO):
         session(tmp_path / "run", mode="online", rows=ROWS[:1])
-    assert [given["mode"] for given in stub("init")] == ["offline"]
-    assert len(stub("row")) == 1
+    assert [given["mode"] for given in fake("init")] == ["offline"]
+    assert len(fake("row")) == 1
     assert "offline (online it failed: 401: who are you?)" in caplog.messages[0]
 
 
 @pytest.mark.parametrize("place", ["import", "init", "log", "finish"])
 @pytest.mark.parametrize("how", ["raise", "hang"])
-def test_whatever_it_does_there_is_one_warning(stub, tmp_path, monkeypatch, caplog, how, place):
-    monkeypatch.setenv("STUB", f"{how} in {place}")
+def test_whatever_it_does_there_is_one_warning(fake, tmp_path, monkeypatch, caplog, how, place):
+    monkeypatch.setenv("FAKE", f"{how} in {place}")
     monkeypatch.setattr(wandb_tracker, "PATIENCE", 1.0)
     monkeypatch.setattr(wandb_tracker, "SHORT_PATIENCE", 0.5)
     began = time.monotonic()
@@ -202,8 +202,8 @@ def test_whatever_it_does_there_is_one_warning(stub, tmp_path, monkeypatch, capl
     assert tracker._process.poll() is not None, "nothing is left running"
 
 
-def test_rows_take_no_time_and_no_memory_while_it_hangs(stub, tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("STUB", "hang in init")
+def test_rows_take_no_time_and_no_memory_while_it_hangs(fake, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("FAKE", "hang in init")
     monkeypatch.setattr(wandb_tracker, "MOST_ROWS", 1000)
     monkeypatch.setattr(wandb_tracker, "SHORT_PATIENCE", 0.1)
     options = WandbOptions("project", None, None, "name", [], "offline")
@@ -220,19 +220,19 @@ def test_rows_take_no_time_and_no_memory_while_it_hangs(stub, tmp_path, monkeypa
     assert said == ["wandb is off for the rest of this session: it has not taken the last 1,000 rows"]
 
 
-def test_a_folder_that_cannot_be_written_is_said_by_the_caller(stub, tmp_path):
+def test_a_folder_that_cannot_be_written_is_said_by_the_caller(fake, tmp_path):
     (tmp_path / "run/wandb").write_text("a file")
     with pytest.raises(OSError, match="wandb"):
         session(tmp_path / "run")
 
 
-def test_a_killed_training_is_finished_as_failed(stub, tmp_path):
+def test_a_killed_training_is_finished_as_failed(fake, tmp_path):
     given = {"mode": "offline", "id": "abc"}
     text = "".join(json.dumps(line) + "\n" for line in (given, {"row": {"step": 1}}))
     ended = subprocess.run([sys.executable, "-P", str(SCRIPT)], input=text, capture_output=True, text=True, check=True)
     assert json.loads(ended.stdout.splitlines()[-1]) == {"done": True}
     assert "banner" not in ended.stdout
-    assert stub("finish") == [1]
+    assert fake("finish") == [1]
 
 
 def test_a_folder_named_like_the_package_is_none(tmp_path, monkeypatch):

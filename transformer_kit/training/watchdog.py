@@ -89,7 +89,7 @@ class Watchdog:
         """Tell and ask through the store, which stands on rank 0 or with torchrun: it may never answer again."""
         assert self._seconds is not None
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = dist.TCPStore(address, port, self._world.size, is_master=False)  # type: ignore[attr-defined]  # it is
+        store = dist.TCPStore(address, port, self._world.size, is_master=False)  # type: ignore[attr-defined]  # no __all__
         keys = [f"tkit/progress/{rank}" for rank in range(self._world.size)]
         for beat in itertools.count(1):
             facts = {"beat": beat, "count": self._count, "doing": self._doing, **_SELF, **_where()}
