@@ -29,16 +29,21 @@ def average(paths: Sequence[Path]) -> dict[str, Tensor]:
         CheckpointError: a file is damaged, or has other tensors than the first.
     """
     assert paths, "nothing to average"
-    tensors = load_tensors(paths[0])
-    shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    sums = {name: tensor.to(torch.float64) for name, tensor in tensors.items() if tensor.is_floating_point()}
-    for path in paths[1:]:
-        tensors = load_tensors(path)
-        if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
+    files = [load_tensors(path) for path in paths]  # mapped, not read: one tensor of each is in memory at a time
+    shapes = [{name: tensor.shape for name, tensor in tensors.items()} for tensors in files]
+    for path, found in zip(paths, shapes, strict=True):
+        if found != shapes[0]:
             raise CheckpointError(f"{path}: has other tensors than {paths[0]}; they cannot be averaged")
-        for name in sums:
-            sums[name] += tensors[name]
-    return {name: (sums[name] / len(paths)).to(t.dtype) if name in sums else t for name, t in tensors.items()}
+    return files[0] if len(files) == 1 else {name: _mean([tensors[name] for tensors in files]) for name in files[0]}
+
+
+def _mean(tensors: Sequence[Tensor]) -> Tensor:
+    if not tensors[0].is_floating_point():
+        return tensors[-1]
+    total = tensors[0].to(torch.float64)
+    for tensor in tensors[1:]:
+        total += tensor
+    return (total / len(tensors)).to(tensors[-1].dtype)
 
 
 def final_weights(store: CheckpointStore, options: TrainerOptions) -> tuple[dict[str, Tensor], str, list[int]]:
