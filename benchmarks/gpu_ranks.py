@@ -41,7 +41,11 @@ from transformer_kit.training.shards import whole
 from transformer_kit.training.step import Step
 from transformer_kit.training.world import World, joined
 
-WAYS: dict[str, Callable[[Step, World], Parallel]] = {"plain": Parallel, "ddp": Replicated, "fsdp": Sharded}
+WAYS: dict[str, Callable[[Step, World], Parallel]] = {
+    "plain": Parallel,
+    "ddp": Replicated,
+    "fsdp": lambda step, world: Sharded(step, world, next(step.parameters()).device),
+}
 COMPARED = ("encoder_decoder/relative", "llama", "bert", "classifier")
 SECONDS = 270.0
 

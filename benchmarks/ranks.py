@@ -29,7 +29,7 @@ from transformer_kit.config.check import ANY_SPECIALS
 from transformer_kit.config.compose import compose
 from transformer_kit.training.optimizer import build_optimizer
 from transformer_kit.training.parallel import Parallel, make_parallel
-from transformer_kit.training.precision import resolve_device, resolve_precision
+from transformer_kit.training.precision import resolve_precision
 from transformer_kit.training.schedule import build_schedule
 from transformer_kit.training.step import Step
 from transformer_kit.training.update import Updater
@@ -38,6 +38,7 @@ from transformer_kit.training.world import ALONE, World, joined
 
 VOCABULARY = 8000
 WAYS = ("one process", "exchanged", "apart")
+CPU = torch.device("cpu")
 
 
 def made_up(number: int, tokens: int) -> Batch:
@@ -60,12 +61,12 @@ def measure(world: World, way: str, name: str, precision: str, seconds: float) -
     step = Step(
         build_model(config.model, VOCABULARY, VOCABULARY), build_objective(config.objective, specials=ANY_SPECIALS)
     )
-    parallel = Parallel(step) if way == "apart" else make_parallel(step.train(), world, config.trainer.ranks)
+    parallel = Parallel(step) if way == "apart" else make_parallel(step.train(), world, config.trainer.ranks, CPU)
     updater = Updater(
         parallel,
         build_optimizer(config.optimizer, step.model),
         build_schedule(config.schedule),
-        resolve_precision(precision, resolve_device("cpu")),
+        resolve_precision(precision, CPU),
         clip_norm=None,
         seed=1,
     )

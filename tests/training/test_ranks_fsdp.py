@@ -39,6 +39,7 @@ from transformer_kit.training.weights import fill, unique_tensors
 from transformer_kit.training.world import ALONE, World
 
 VOCAB = 17
+CPU = torch.device("cpu")
 SPECIALS = Specials(pad=0, bos=2, eos=3, unk=1, mask=4, sentinels=(), vocab_size=VOCAB, start=2)
 ROWS = {10: (7, 3), 90: (36, 31, 23), 41: (19, 13, 9)}  # labels -> those of each row
 WINDOW = (10, 90, 41)
@@ -122,7 +123,7 @@ def everything(world: World, parallel: str, shard: int | None) -> dict[str, Any]
     found: dict[str, Any] = {}
 
     def both(case: str, kind: torch.dtype = torch.float64) -> tuple[Parallel, Parallel]:
-        return make_parallel(make_step(case, kind), world, options), Parallel(make_step(case, kind), ALONE)
+        return make_parallel(make_step(case, kind), world, options, CPU), Parallel(make_step(case, kind), ALONE)
 
     ranks, alone = both(FIRST)
     found |= _shares(ranks, alone) | _whole(ranks, world)
@@ -294,7 +295,8 @@ def compiled(world: World, parallel: str) -> list[Any]:
     compiler, found = Compiler("aot_eager"), []
     step = make_step(FIRST, torch.float64, compiler)
     checkpoint_activations(step.model, True)
-    ranks = make_parallel(step, world, RanksOptions(parallel=parallel, shard=None, timeout=60.0, restarts=0))
+    options = RanksOptions(parallel=parallel, shard=None, timeout=60.0, restarts=0)
+    ranks = make_parallel(step, world, options, CPU)
     alone = Parallel(make_step(FIRST, torch.float64), ALONE)
     for labels in (WINDOW, (10,), (41, 90)):
         found.append((*_gradients_apart(ranks, alone, window(FIRST, *labels)), compiler.graphs))

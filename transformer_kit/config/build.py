@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from transformer_kit.batch import Specials
 from transformer_kit.config.convert import Reader
@@ -21,6 +20,7 @@ from transformer_kit.config.schema import LAYER_SLOTS, SLOTS, ModelOptions, Stac
 from transformer_kit.errors import ConfigError
 from transformer_kit.models.base import Model
 from transformer_kit.models.decoder_only import DecoderOnly
+from transformer_kit.models.empty import NoDraws
 from transformer_kit.models.encoder_decoder import EncoderDecoder
 from transformer_kit.models.encoder_only import EncoderOnly
 from transformer_kit.models.heads import Head
@@ -141,19 +141,6 @@ def read_model(data: Mapping[str, Any]) -> ModelOptions:
     if reader.problems:
         raise ConfigError(reader.problems)
     return options
-
-
-class NoDraws(TorchFunctionMode):
-    """Leaves out the drawing of values, of which the meta device has none: its first draw costs a second of imports."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__module__", None) == "torch.nn.init" or func in (
-            torch.Tensor.uniform_,
-            torch.Tensor.normal_,
-        ):
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **kwargs)
 
 
 Parts = dict[tuple[StackName, str, int], Part]

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from transformer_kit.batch import Specials
-from transformer_kit.config.build import BASES, FACTS, NoDraws, build_model, build_objective, build_slot, model_parts
+from transformer_kit.config.build import BASES, FACTS, build_model, build_objective, build_slot, model_parts
 from transformer_kit.config.convert import Reader
 from transformer_kit.config.parts import part
 from transformer_kit.config.schema import SLOTS, Config, ModelOptions
 from transformer_kit.errors import ConfigError
 from transformer_kit.models.base import Model
+from transformer_kit.models.empty import NoDraws
 from transformer_kit.objectives.base import Objective
 
 VOCABULARY = 7  # any size would do: nothing that is checked depends on it

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from transformer_kit import logs
 from transformer_kit.batch import Batch
@@ -48,7 +50,7 @@ from transformer_kit.training.files import sha256
 from transformer_kit.training.loop import Trainer
 from transformer_kit.training.memory import peak_memory
 from transformer_kit.training.optimizer import build_optimizer
-from transformer_kit.training.parallel import make_parallel
+from transformer_kit.training.parallel import is_spread, make_parallel
 from transformer_kit.training.precision import Precision, determinism, resolve_device, resolve_precision
 from transformer_kit.training.schedule import build_schedule
 from transformer_kit.training.signals import raising
@@ -60,6 +62,7 @@ from transformer_kit.training.throughput import product_rate
 from transformer_kit.training.tracker import METRICS_FILE, Jsonl, Tracker
 from transformer_kit.training.watchdog import Watchdog
 from transformer_kit.training.weights import fill, load_model, save_tensors
+from transformer_kit.training.whole_weights import follow_rank_0, on_rank_0
 from transformer_kit.training.world import ALONE, World
 
 log = get_logger(__name__)
@@ -157,7 +160,9 @@ def _train(run: RunFolder, progress: Progress, world: World, ranks: int, outside
     prepared = _prepared(run, world)
     tokenizers = prepared.tokenizers
     torch.manual_seed(config.seed)
-    model, objective = assemble(config, tokenizers, prepared.labels)
+    spread = is_spread(world, config.trainer.ranks)
+    with on_rank_0(world) if spread else nullcontext():
+        model, objective = assemble(config, tokenizers, prepared.labels)
     parameters = count_parameters(model)
     precision = resolve_precision(config.trainer.precision, rank_device(config, world))
     samples = f"{sum(len(corpus.dataset) for corpus in prepared.train):,}"
@@ -169,7 +174,8 @@ def _train(run: RunFolder, progress: Progress, world: World, ranks: int, outside
     wanted = config.init.from_ is not None or run.changed  # a look costs a warning where one is damaged
     latest = world.share(store.latest_good() if world.leads and wanted else None)
     if config.init.from_ is not None and latest is None:
-        start_from(Path(config.init.from_), model)
+        begin = partial(start_from, Path(config.init.from_), model)
+        world.led(begin) if spread else begin()
     freeze(model, config.init.freeze)
     if world.leads:
         _record_start(run, prepared, precision, world)  # from here on the run has begun
@@ -180,8 +186,8 @@ def _train(run: RunFolder, progress: Progress, world: World, ranks: int, outside
             run.accept()
     if world.size > 1:
         log.info("%d ranks (%s); an update is %s", world.size, config.trainer.ranks.parallel, _size(config, ranks))
-    step = Step(model, objective, Compiler() if config.trainer.compile else None).to(precision.device)
-    parallel = make_parallel(step, world, config.trainer.ranks)
+    step = Step(model, objective, Compiler() if config.trainer.compile else None)
+    parallel = make_parallel(step, world, config.trainer.ranks, precision.device)
     watchdog = Watchdog(world, config.trainer.ranks.timeout)
     trainer = Trainer(
         parallel=parallel,
@@ -200,12 +206,21 @@ def _train(run: RunFolder, progress: Progress, world: World, ranks: int, outside
     )
     with watchdog:
         summary = trainer.fit()
-        tensors, kind, steps = final_weights(store, config.trainer)
+        tensors: dict[str, Tensor] = {}  # of rank 0 alone, which averages and keeps them
+
+        def choose() -> tuple[str, list[int]]:
+            found, kind, steps = final_weights(store, config.trainer)
+            tensors.update(found)
+            return kind, steps
+
+        kind, steps = world.led(choose)
         # Validated again where the weights offered are others than those validated last, or were in another session.
         last = steps == [summary.step] and (config.trainer.ema is None or kind in VALIDATED)
         scores, texts = dict(summary.scores), validate.translations
         with parallel.whole() as whole, watchdog.counting_modules("the validation of the final model"):
-            fill(whole, tensors, str(store.folder))
+            if world.leads:
+                fill(whole, tensors, str(store.folder))
+            follow_rank_0(whole, world)
             if not last or (texts is not None and not texts.hypotheses):
                 began = time.monotonic()
                 scores = dict(validate(whole))
@@ -279,13 +294,12 @@ def _with_budget(
 
     if prepared.data.batch.tokens != "auto":
         return prepared
+
+    def fitted() -> int:
+        return auto_tokens(Step(model, objective).train(), batches, precision, longest_row(prepared))
+
     tokens: int | None = world.share(read_environment(run.path).get(BATCH_TOKENS))
-    if tokens is None and world.leads:
-        step = Step(model, objective).to(precision.device).train()
-        tokens = auto_tokens(step, batches, precision, longest_row(prepared))
-    tokens = world.share(tokens)
-    assert tokens is not None
-    return under(tokens)
+    return under(world.led(fitted) if tokens is None else tokens)
 
 
 def _record_start(run: RunFolder, prepared: Prepared, precision: Precision, world: World) -> None:

@@ -53,7 +53,7 @@ def auto_tokens(step: Step, batches: Callable[[int], Iterator[Batch]], precision
     """The token budget for the memory that is free now.
 
     Args:
-        step: model and objective, in training mode.
+        step: model and objective, in training mode; moved to the device of `precision`.
         batches: the training batches under a budget.
         precision: format and device.
         least: tokens of the longest row, so that no smaller budget is of use.
@@ -70,6 +70,7 @@ def auto_tokens(step: Step, batches: Callable[[int], Iterator[Batch]], precision
     parameters = sum(p.numel() * p.element_size() for p in step.parameters() if p.requires_grad)
     room = int(share * room)
     try:
+        step.to(device)
         one, two = (Trial(n, _peak(step, _heaviest(batches(n)), precision)) for n in (first, 2 * first))
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -70,17 +71,25 @@ class Replicated(Parallel):
             yield
 
 
-def make_parallel(step: Step, world: World, options: RanksOptions) -> Parallel:
-    """The step of this rank, ready to be called; parameters may be other objects afterwards.
+def make_parallel(step: Step, world: World, options: RanksOptions, device: torch.device) -> Parallel:
+    """The step of this rank on its device, ready to be called; parameters may be other objects afterwards.
+
+    Args:
+        step: where `is_spread`, its parameters need values on rank 0 alone (`training/whole_weights.py`).
 
     Raises:
         ConfigError: the ranks do not divide into copies.
     """
     options.check(world.size)
     if world.size == 1:
-        return Parallel(step, world)
+        return Parallel(step.to(device), world)
     if options.parallel == "ddp":
-        return Replicated(step, world)
+        return Replicated(step.to(device), world)
     from transformer_kit.training.sharded import Sharded
 
-    return Sharded(step, world, options.shard)
+    return Sharded(step, world, device, options.shard)
+
+
+def is_spread(world: World, options: RanksOptions) -> bool:
+    """Whether the ranks hold parts of a model, and none the whole of it."""
+    return world.size > 1 and options.parallel == "fsdp"

@@ -5,6 +5,8 @@
   share is one parameter of one group.
 - Hybrid sharding: the ranks form a grid of copies × shard. The ranks of a row hold one copy together; gradients are
   summed over all.
+- The weights come from rank 0, one tensor at a time: no rank ever has them all on its device, and the others need never
+  have had them (`training/whole_weights.py`).
 """
 
 from __future__ import annotations
@@ -15,16 +17,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from transformer_kit.models.empty import emptied
 from transformer_kit.nn.block import Block
 from transformer_kit.training.parallel import Parallel
-from transformer_kit.training.shards import gathered, whole
+from transformer_kit.training.shards import gathered, put, whole
 from transformer_kit.training.step import Step
 from transformer_kit.training.weights import unique_tensors
+from transformer_kit.training.whole_weights import buffers_from_rank_0, from_rank_0
 from transformer_kit.training.world import World
 
 COPIES, SHARD = "copies", "shard"
@@ -34,19 +37,24 @@ class Sharded(Parallel):
     """The ranks hold one model together, or one for each row of ranks.
 
     Args:
-        step: its parameters become others, spread over the ranks.
+        step: its parameters become others, spread over the ranks; they begin with the values that they have on rank 0,
+            and need none elsewhere.
         world: the ranks.
+        device: of this rank.
         shard: how many hold one copy together, a divisor of all; None: all.
     """
 
     collective = True
 
-    def __init__(self, step: Step, world: World, shard: int | None = None) -> None:
+    def __init__(self, step: Step, world: World, device: torch.device, shard: int | None = None) -> None:
         super().__init__(step, world)
-        for parameter in step.parameters():
-            dist.broadcast(parameter.detach(), src=0)
+        buffers_from_rank_0(step, device)
+        values = {name: emptied(parameter) for name, parameter in step.named_parameters()}
         self._replica = _Replica(step)
-        shard_step(step, grid(next(step.parameters()).device.type, world.size, shard))
+        shard_step(step, grid(device.type, world.size, shard))
+        step._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor)
+        for name, parameter in step.named_parameters():
+            put(parameter, from_rank_0(values.pop(name), device))
 
     @contextmanager
     def last(self, is_last: bool) -> Iterator[None]:
@@ -92,16 +100,15 @@ class _Replica:
     """A model of the same modules, without weights but while it is used.
 
     Args:
-        step: before it is sharded.
+        step: before it is sharded, without weights.
     """
 
     def __init__(self, step: Step) -> None:
-        empty = {id(p): nn.Parameter(torch.empty_like(p, device="meta"), False) for p in step.model.parameters()}
-        self._model = copy.deepcopy(step.model, {**empty, id(step.compiler): step.compiler})
+        self._model = copy.deepcopy(step.model, {id(step.compiler): step.compiler}).requires_grad_(False)
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
         self._places: dict[str, list[tuple[nn.Module, str]]] = defaultdict(list)
         for module in self._model.modules():
-            for name, parameter in module.named_parameters(recurse=False):
+            for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
                 self._places[names[id(parameter)]].append((module, name))
         self._empty = dict(self._model.named_parameters())
 

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+
+from transformer_kit.errors import TkitError
 
 T = TypeVar("T")
 LONGEST = timedelta(days=7)
@@ -70,6 +72,25 @@ class World:
         held = [value]
         dist.broadcast_object_list(held, src=0)
         return held[0]
+
+    def led(self, work: Callable[[], T]) -> T:
+        """What rank 0 gets of `work`, which it alone does, on each.
+
+        Raises:
+            TkitError: on each, where rank 0 met one.
+        """
+        problem: TkitError | None = None
+        found: Any = None
+        if self.leads:
+            try:
+                found = work()
+            except TkitError as error:
+                problem = error
+        found, problem = self.share((found, problem))
+        if problem is not None:
+            raise problem
+        done: T = found
+        return done
 
     def barrier(self) -> None:
         """Wait for all."""
