@@ -4,9 +4,9 @@
 
 - The model, optimizer and update are those of `benchmarks/train.py --config base` (on one batch of random ids, with the
   vocabulary of the paper), so a checkpoint holds three times the weights.
-- A cycle is a few calm updates, a save, and `every` more; cycles of the two ways take turns. Lost by a save: the
-  seconds from its start to the end of the cycle, with the wait for what is still being written then, less the same
-  number of updates at the pace of the calm ones: a machine changes its pace from minute to minute.
+- A cycle is a save between two updates, which loses what its call takes, and one beside the training. A machine
+  changes its pace from minute to minute by more than a save costs, so the second is held back and let go on in turn,
+  two updates each, until it has ended: lost is its call, and what the updates with it take longer than those without.
 - The machine has to be quiet; `other_cores` says how many cores others used.
 
 One JSON line goes to stdout.
@@ -19,6 +19,7 @@ import json
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from transformer_kit.batch import Batch, translation_batch
 from transformer_kit.config.build import build_model, build_objective, count_parameters
 from transformer_kit.config.check import ANY_SPECIALS
 from transformer_kit.config.compose import compose
+from transformer_kit.training import files
 from transformer_kit.training.checkpoint import CheckpointStore
 from transformer_kit.training.optimizer import build_optimizer, optimizer_state
 from transformer_kit.training.parallel import Parallel
@@ -41,6 +43,28 @@ from transformer_kit.training.windows import Window
 
 VOCABULARY = 37000
 WAYS = ("between", "beside")
+
+
+class Gate:
+    """Holds back what saves write, at the next piece."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._event.set()
+        put = files.HashedFile._put
+
+        def when_open(file: files.HashedFile) -> None:
+            self._event.wait()
+            put(file)
+
+        files.HashedFile._put = when_open  # type: ignore[method-assign]
+
+    def open(self, on: bool) -> None:
+        """Let it go on, or not."""
+        if on:
+            self._event.set()
+        else:
+            self._event.clear()
 
 
 def random_batch(rows: int, length: int, vocabulary: int) -> Batch:
@@ -57,8 +81,6 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rows", type=int, default=16, help="of 32 tokens a side, in a batch")
-    parser.add_argument("--calm", type=int, default=5, help="updates before a save")
-    parser.add_argument("--every", type=int, default=12, help="updates after a save")
     parser.add_argument("--cycles", type=int, default=8, help="of each way")
     parser.add_argument("--folder", type=Path, help="where the checkpoints go; a temporary folder by default")
     given = parser.parse_args()
@@ -74,7 +96,7 @@ def main() -> None:
     optimizer = build_optimizer(config.optimizer, model)
     updater = Updater(Parallel(step), optimizer, build_schedule(config.schedule), precision, None, seed=1)
     window = Window.of([random_batch(given.rows, 32, VOCABULARY)])
-    done = 0
+    gate, done = Gate(), 0
 
     def update() -> float:
         nonlocal done
@@ -83,39 +105,47 @@ def main() -> None:
         done += 1
         return time.perf_counter() - began
 
-    def cycle(saver: Saver) -> tuple[float, float, float]:
-        """Seconds lost by a save, of which the call and the wait at the end of the cycle."""
-        pace = statistics.median(update() for _ in range(given.calm))
+    def save(saver: Saver) -> float:
+        """Seconds of the call."""
         began = time.perf_counter()
         state = {"step": done, "regular": True, "scores": {}}
         saver.save(done, model, optimizer_state(optimizer, model), state, None)
-        called, mark = time.perf_counter() - began, done
-        for _ in range(given.every):
-            update()
-        waited = time.perf_counter()
+        return time.perf_counter() - began
+
+    def beside(saver: Saver) -> tuple[float, int]:
+        """Seconds lost by a save, and the updates beside which it was written."""
+        mark, lost = done, save(saver)
+        seconds: dict[bool, list[float]] = {True: [], False: []}
+        while saver.writing:
+            for on in (True, False, False, True):
+                gate.open(on)
+                seconds[on] += [update(), update()]
+        gate.open(True)
         if saver.saved != mark:
             sys.exit("a checkpoint could not be written")
-        waited = time.perf_counter() - waited
-        return time.perf_counter() - began - given.every * pace, called, waited
+        return lost + sum(seconds[True]) - sum(seconds[False]), len(seconds[True])
 
     given.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         store = CheckpointStore(Path(folder), keep_last=1, keep_best=0, metric="loss", higher_is_better=False)
         savers = {"between": Saver(store, False), "beside": Saver(store, True)}
-        for saver in savers.values():  # the first save of a run takes its memory
-            cycle(saver)
+        save(savers["between"])
+        beside(savers["beside"])  # the first one takes its memory
         size = sum(path.stat().st_size for path in store.all()[-1].path.iterdir())
-        found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in WAYS}
+        found: dict[str, list[float]] = {way: [] for way in WAYS}
+        updates = []
         mark = busy_elsewhere()
         for number in range(given.cycles):
-            for way in WAYS:
-                found[way].append(cycle(savers[way]))
-            said = "; ".join(f"{way} {row[-1][0]:.2f} s (call {row[-1][1]:.2f})" for way, row in found.items())
-            print(f"cycle {number + 1}: {said}, waited {found['beside'][-1][2]:.2f}", file=sys.stderr)
+            found["between"].append(save(savers["between"]))
+            lost, count = beside(savers["beside"])
+            found["beside"].append(lost)
+            updates.append(count)
+            said = "; ".join(f"{way} {lost[-1]:.2f} s lost" for way, lost in found.items())
+            print(f"cycle {number + 1}: {said}, {count} updates beside", file=sys.stderr)
         end = busy_elsewhere()
-        pace = statistics.median(update() for _ in range(given.calm))
-    lost = {way: [row[0] for row in rows] for way, rows in found.items()}
-    between, beside = (statistics.median(lost[way]) for way in WAYS)
+        pace = statistics.median(update() for _ in range(10))
+    means = {way: statistics.mean(lost) for way, lost in found.items()}
+    medians = {way: statistics.median(lost) for way, lost in found.items()}
     row = {
         "workload": f"T-{given.config}",
         "precision": given.precision,
@@ -124,9 +154,12 @@ def main() -> None:
         "params": count_parameters(model),
         "checkpoint_mb": round(size / 1e6, 1),
         "update_seconds": round(pace, 3),
-        "lost_per_save": {way: [round(value, 3) for value in values] for way, values in lost.items()},
-        "median_lost": {"between": round(between, 3), "beside": round(beside, 3)},
-        "share": round(beside / between, 3),
+        "lost_per_save": {way: [round(value, 3) for value in lost] for way, lost in found.items()},
+        "updates_beside": updates,
+        "mean_lost": {way: round(value, 3) for way, value in means.items()},
+        "median_lost": {way: round(value, 3) for way, value in medians.items()},
+        "share": round(means["beside"] / means["between"], 3),
+        "share_of_medians": round(medians["beside"] / medians["between"], 3),
         "other_cores": round(max(0.0, (end[2] - mark[2] - (end[1] - mark[1])) / (end[0] - mark[0])), 2),
         "torch": torch.__version__,
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

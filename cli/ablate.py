@@ -26,7 +26,7 @@ def ablate(
     """
     given, folders = overrides or [], config_dir or []
     if cfg is not None:
-        from transformer_kit.config.compose import search_axes
+        from transformer_kit.config.points import search_axes
 
         fixed, axes = search_axes(given)
         first = [*fixed, *(f"{axis.key}={axis.example}" for axis in axes)]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def show(plan: Plan) -> None:
     """Print the table on stdout, and what may surprise below it."""
-    title = f"{plan.config.model.family} on {plan.ranks:,} ranks, {_way(plan)}: it builds"
+    title = f"{plan.config.model.family} on {plan.ranks:,} rank{'s' * (plan.ranks != 1)}, {_way(plan)}: it builds"
     print_table(["", "all", "a rank, at most", "at least"], rows(plan), title=title, stream=sys.stdout)
     for line in notes(plan):
         print(line)

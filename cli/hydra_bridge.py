@@ -126,8 +126,9 @@ def sweep(
     Raises:
         ConfigError: with one line per problem of any point, before the first one starts.
     """
-    from transformer_kit.config.compose import compose_points, expand, hydra_arguments
+    from transformer_kit.config.compose import hydra_arguments
     from transformer_kit.config.overrides import of_training, quoted
+    from transformer_kit.config.points import compose_points, expand
 
     compose_points(overrides, config_dirs)
     points = [of_training(each) for each in expand(overrides)]

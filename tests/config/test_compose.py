@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from transformer_kit.config.compose import compose, compose_points, expand, hydra_arguments, parse
+from transformer_kit.config.compose import compose, hydra_arguments, parse
 from transformer_kit.config.convert import MISSING
 from transformer_kit.config.plain import with_env
+from transformer_kit.config.points import compose_points, expand
 from transformer_kit.config.saved import dump
 from transformer_kit.config.schema import FORMAT, flatten
 from transformer_kit.errors import ConfigError

@@ -32,9 +32,11 @@ Command = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(overrides: list[str], tmp_path: Path) -> Command:
-    """`start(*more, fault=None, launcher=())`: `tkit train` below the test's folder, in a process."""
+    """`start(*more)`: `tkit train` below the test's folder, in a process, or at the head of a group of them."""
 
-    def begin(*more: str, fault: str | None = None, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    def begin(
+        *more: str, fault: str | None = None, launcher: tuple[str, ...] = (), group: bool = False
+    ) -> subprocess.Popen[str]:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "FAULT": fault or "none:0:0"}
         given = [*overrides, f"run.root='{tmp_path}'", "trainer.validation.bleu=null", *more]
         if fault is not None:
@@ -43,7 +45,8 @@ def start(overrides: list[str], tmp_path: Path) -> Command:
             given.append("objective._target_=tkit_faults.Faulty")
         module = ("-m", "transformer_kit.cli") if not launcher else ("-m", *launcher, "-m", "transformer_kit.cli")
         command = [sys.executable, *module, "train", *given]
-        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=environment, stderr=pipe, text=True, cwd=tmp_path, start_new_session=group)
 
     return begin
 
@@ -183,6 +186,11 @@ def test_a_slow_rank_is_no_hanging_rank(start: Command, tmp_path: Path) -> None:
     assert code == 0, said
 
 
+def children(parent: int) -> list[str]:
+    found = subprocess.run(["pgrep", "-P", str(parent), "-f", "spawn"], capture_output=True, text=True, check=False)
+    return found.stdout.split()
+
+
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_not_a_number_on_one_rank_is_skipped_on_all(start: Command, tmp_path: Path, parallel: str) -> None:
     more = ["run.name=x", "trainer.steps=6", "trainer.devices=2", f"trainer.ranks.parallel={parallel}"]
@@ -198,6 +206,7 @@ def test_a_killed_rank_starts_anew(start: Command, tmp_path: Path) -> None:
     more = ["trainer.steps=8", "trainer.devices=2", "trainer.save_every=2", *STOCHASTIC]
     code, said = ended(start("run.name=x", *more, "trainer.ranks.restarts=1", fault="kill:1:12"))
     assert code == 0, said
+    assert "restart 1 of 1: rank 1: was killed" in said
     assert "going on from step" in said
     code, _ = ended(start("run.name=whole", *more))
     assert code == 0
@@ -258,6 +267,27 @@ def test_a_signal_in_the_last_validation_comes_too_late(start: Command, tmp_path
     assert code == 0, said
     assert json.loads((tmp_path / "x" / "result.json").read_text())["status"] == "complete"
     assert not still_running(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("seconds", [0.0, 0.7, 1.5, 3.0])
+def test_a_signal_to_the_whole_group_while_ranks_start(
+    start: Command, tmp_path: Path, number: signal.Signals, seconds: float
+) -> None:
+    """Ctrl-C reaches every process by itself, wherever it is in its imports: no traceback, nothing is left."""
+    process = start("run.name=x", "trainer.steps=100000", "trainer.devices=2", group=True)
+    began = time.monotonic()
+    while len(children(process.pid)) < 2 and time.monotonic() - began < 60:
+        time.sleep(0.02)
+    time.sleep(seconds)
+    os.killpg(process.pid, number)
+    code, said = ended(process, 60)
+    assert code == 130, said
+    assert "Traceback" not in said
+    assert "stopped by" in said
+    assert not still_running(tmp_path)
+    result = tmp_path / "x" / "result.json"
+    assert not result.exists() or json.loads(result.read_text())["status"] == "interrupted"
 
 
 def test_a_signal_before_the_first_update_has_nothing_to_save(start: Command, tmp_path: Path) -> None:

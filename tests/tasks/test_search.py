@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from transformer_kit.cli.app import main
-from transformer_kit.config.compose import compose, search_axes
+from transformer_kit.config.compose import compose
 from transformer_kit.config.overrides import Axis
+from transformer_kit.config.points import search_axes
 from transformer_kit.config.schema import Config
 from transformer_kit.errors import ConfigError, Interrupted, RunError
 from transformer_kit.tasks.search import Search

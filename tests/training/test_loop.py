@@ -213,6 +213,18 @@ def test_patience_survives_a_resume_and_a_new_one_goes_on(make):
     assert run(patience=3).step == 20
 
 
+def test_the_end_of_a_session_that_was_meant_to_be_shorter_costs_no_patience(make):
+    """It validates once more than an unbroken run, which ends where that would have."""
+
+    def run(steps):
+        values = iter([2.0, 3.0, 3.0, 3.0, 3.0]) if steps < 10 else iter([3.0] * 9)
+        return make(
+            steps=steps, patience=2, validate_every=5, validate=lambda model: {"loss": next(values)}
+        ).trainer.fit()
+
+    assert (run(5).best, run(7).step, run(100).step) == (2.0, 7, 15)
+
+
 def test_a_metric_that_validation_lacks(make):
     with pytest.raises(RunError, match=r"trainer\.best_metric=bleu: validation gives only accuracy, loss"):
         make(steps=1, best_metric="bleu", validate=lambda model: {"loss": 1.0, "accuracy": 0.5}).trainer.fit()

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from transformer_kit.errors import RunError
+from transformer_kit.errors import ConfigError
 from transformer_kit.training.precision import CUBLAS, determinism, resolve_device, resolve_precision
 
 CPU = torch.device("cpu")
@@ -20,7 +20,7 @@ def test_auto_device_is_one_that_exists():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_device_that_is_not_there():
-    with pytest.raises(RunError, match=r"trainer\.device=cuda:1: this machine offers 0 CUDA devices"):
+    with pytest.raises(ConfigError, match=r"trainer\.device=cuda:1: this machine offers 0 CUDA devices"):
         resolve_device("cuda:1")
 
 

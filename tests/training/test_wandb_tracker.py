@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from transformer_kit.training import wandb_tracker
+from transformer_kit.training import wandb_process, wandb_tracker
 from transformer_kit.training.tracker_options import WandbOptions, missing_packages
 from transformer_kit.training.wandb_tracker import SCRIPT, Wandb
 
@@ -183,6 +183,16 @@ def test_offline_where_online_fails(fake, tmp_path, monkeypatch, caplog):
     assert [given["mode"] for given in fake("init")] == ["offline"]
     assert len(fake("row")) == 1
     assert "offline (online it failed: 401: who are you?)" in caplog.messages[0]
+
+
+def test_online_without_a_network_is_offline_before_a_short_run_has_ended(fake, tmp_path, monkeypatch):
+    """It is tried as asked, for a shorter time than is waited for at the end."""
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("FAKE", "offline alone")
+    session(tmp_path / "run", mode="online", rows=ROWS[:1])
+    assert [given["mode"] for given in fake("init")] == ["offline"]
+    (settings,) = fake("settings")
+    assert settings["init_timeout"] + wandb_process.PROBE_SECONDS < wandb_tracker.PATIENCE
 
 
 @pytest.mark.parametrize("place", ["import", "init", "log", "finish"])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from transformer_kit.config.compose import expand, parse
+from transformer_kit.config.compose import parse
 from transformer_kit.config.overrides import Line
+from transformer_kit.config.points import expand
 from transformer_kit.config.run_folder import run_name
 from transformer_kit.errors import ConfigError
 

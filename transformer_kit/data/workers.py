@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import pickle
 import queue
-import signal
 import subprocess
 import sys
 from collections import deque
@@ -74,6 +73,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,  # signals to the whole group are the parent's to handle; it then stops this process
         )
         self._send(call)
 
@@ -104,7 +104,6 @@ class _Worker:
 
 
 def _serve() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it then stops this process
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints must not reach the pipe of answers
     call = pickle.load(sys.stdin.buffer)

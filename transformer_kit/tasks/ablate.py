@@ -19,8 +19,9 @@ from typing import Any
 from transformer_kit.ablation.grid import Outcome, Point, points
 from transformer_kit.ablation.report import write
 from transformer_kit.ablation.table import Row, make_rows
-from transformer_kit.config.compose import compose, compose_points, parse, search_axes
+from transformer_kit.config.compose import compose, parse
 from transformer_kit.config.overrides import of_training
+from transformer_kit.config.points import compose_points, search_axes
 from transformer_kit.config.run_folder import read_result, run_name, run_path
 from transformer_kit.config.schema import AblateConfig, Config
 from transformer_kit.data.corpus import read_lines

@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,18 +26,19 @@ from transformer_kit.config.run_folder import RunFolder, read_result, run_path
 from transformer_kit.config.schema import Config
 from transformer_kit.console import NoProgress, Progress, progress
 from transformer_kit.errors import ConfigError, Interrupted, TkitError
+from transformer_kit.logs import get_logger
 from transformer_kit.tasks.train import OUTSIDE, Trained, train
-from transformer_kit.training.failures import FOLDER, clear_failure, read_failures, write_failure
+from transformer_kit.training.failures import FOLDER, START, begin, first_cause, read_failures, write_failure
 from transformer_kit.training.precision import resolve_device
-from transformer_kit.training.signals import raising
+from transformer_kit.training.signals import Relay, heard, raising
 from transformer_kit.training.world import World, invited, joined
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGUSR2"  # what the agent hands on to its workers
-GRACE = 3600  # seconds for them to finish a step or a validation, save and leave; `trainer.ranks.timeout` if more
-PATIENCE = 2.0  # seconds in which an agent fetches what a worker returns
+log = get_logger(__name__)
+
+NO_SIGNALS = "SIGURG"  # what the agent acts on: one that does not come; see `Relay`
 EXCHANGES, LOST = ("torch/distributed", "torch/autograd"), ("gloo", "NCCL", "onnection", "Broken pipe")
 """How an error looks that comes of another rank's end: where it is raised, and what it says."""
 QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -106,16 +106,20 @@ def _train(config: Config, shown: Progress, world: World) -> Trained | None:
 def _worker(config: Config) -> Trained | None:
     """One of our own processes: as `train`; what goes wrong is left for the process that started it."""
     logs.setup()
-    rank = int(os.environ["RANK"])
-    clear_failure(rank)
+    rank, start = int(os.environ["RANK"]), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    begin(start)
     try:
-        with raising(OUTSIDE), joined(resolve_device(config.trainer.device).type == "cuda") as world:
-            trained = _train(config, progress(), world)
-        _leave_soon()
+        with raising(OUTSIDE):
+            heard()
+            with joined(resolve_device(config.trainer.device).type == "cuda") as world:
+                if world.leads and start:
+                    log.warning(
+                        "restart %d of %d: %s", start, config.trainer.ranks.restarts, _why(start - 1, world.size)
+                    )
+                trained = _train(config, progress(), world)
         return trained
     except Interrupted as error:  # no failure, for which the agent would end or restart the others
         write_failure(rank, str(error), error.exit_code)
-        _leave_soon()
         return None
     except TkitError as error:
         write_failure(rank, str(error), error.exit_code)
@@ -131,16 +135,14 @@ def _worker(config: Config) -> Trained | None:
         os._exit(1)  # what others wait for must not keep this process
 
 
-def _leave_soon() -> None:
-    """End this process although nobody fetches what it returns: an agent that got a signal itself does not."""
-    leave = threading.Timer(PATIENCE, os._exit, (0,))
-    leave.daemon = True
-    leave.start()
+def _why(start: int, ranks: int) -> str:
+    """Why the ranks of an earlier start ended."""
+    cause = first_cause(read_failures(Path(os.environ[FOLDER]), start), ranks)
+    return "the ranks ended without a word" if cause is None else f"rank {cause.rank}: {cause.message}"
 
 
 def _launch(config: Config, ranks: int) -> Trained | None:
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -160,51 +162,54 @@ def _launch(config: Config, ranks: int) -> Trained | None:
             rdzv_endpoint="localhost:0",
             local_addr="127.0.0.1",
             max_restarts=options.restarts,
-            signals_to_handle=SIGNALS,
-            shutdown_timeout=round(max(GRACE, options.timeout)),
+            signals_to_handle=NO_SIGNALS,
         )
         os.environ[FOLDER] = folder
         try:
-            found = elastic_launch(launch, _worker)(config)
+            with Relay() as relay:
+                found = elastic_launch(launch, _worker)(config)
         except ChildFailedError as error:
+            if relay.asked is not None and (said := _stopped(Path(folder))):
+                raise Interrupted(said) from None  # a rank that waited for one that had left
             raise _told(config, error, Path(folder), ranks) from None
-        except SignalException as error:
-            left = read_failures(Path(folder))
-            result = read_result(run_path(config)) or {}
-            if not left and result.get("status") == "complete":  # the signal came when all was done
-                return Trained(run_path(config).resolve(), False, result, config)
-            said = left[0].message if left else f"stopped by {error.sigval.name}, and no rank said what it left"
-            raise Interrupted(said) from None
         finally:
-            del os.environ[FOLDER]
-        stopped = [failure for failure in read_failures(Path(folder)) if failure.exit_code == Interrupted.exit_code]
-        if stopped:
-            raise Interrupted(stopped[0].message)
+            for name in (FOLDER, START):
+                os.environ.pop(name, None)
+        if said := _stopped(Path(folder)):
+            raise Interrupted(said)
         return found[0]
+
+
+def _stopped(folder: Path) -> str | None:
+    """What a rank said that ended because a signal asked it to."""
+    found = [failure for failure in read_failures(folder) if failure.exit_code == Interrupted.exit_code]
+    return found[0].message if found else None
 
 
 def _told(config: Config, error: ChildFailedError, folder: Path, ranks: int) -> RankFailed:
     """The first failure of all ranks as the error that the user is told; a sweep's table can show it as well."""
     killed = {rank: -failure.exitcode for rank, failure in error.failures.items() if failure.exitcode < 0}
-    left = sorted(read_failures(folder), key=lambda failure: failure.follows)  # stable: in the order of time
-    if killed and (not left or left[0].follows):
+    left = read_failures(folder)
+    cause = first_cause(left, ranks)
+    of_all = False
+    if killed and (cause is None or cause.follows or cause not in left):
         rank, number = next(iter(killed.items()))
-        message, code, of_all = f"was killed by {signal.Signals(number).name}", 1, False
-    elif left and left[0].follows and (silent := set(range(ranks)) - {failure.rank for failure in left}):
-        rank, message, code, of_all = min(silent), "was killed, or ended without a word", 1, False
-    elif left:
-        rank, message, code = left[0].rank, left[0].message, left[0].exit_code
-        of_all = rank == 0 or all(failure.message == message for failure in left)
+        message, code = f"was killed by {signal.Signals(number).name}", 1
+    elif cause is not None:
+        rank, message, code = cause.rank, cause.message, cause.exit_code
+        of_all = cause in left and (rank == 0 or all(failure.message == message for failure in left))
     else:
         rank, failure = error.get_first_failure()
-        message, code, of_all = f"ended with exit code {failure.exitcode}", 1, False
+        message, code = f"ended with exit code {failure.exitcode}", 1
     hangs = " made no progress in " in message  # it names the rank; rank 0 had no time to write a result
     said = message if of_all or hangs else f"rank {rank}: {message}"
-    path = run_path(config)
-    if (
-        (hangs or not of_all)
-        and path.is_dir()
-        and (read_result(path) or {}).get("status") not in ("complete", "failed")
-    ):
-        RunFolder(path, config, resumed=True, changed=False).write_result({"status": "failed", "error": said})
+    if hangs or not of_all:
+        _record(config, "failed", said)
     return RankFailed(said, code)
+
+
+def _record(config: Config, status: str, said: str) -> None:
+    """Leave a result for a run whose ranks could not: rank 0 writes it where it lives."""
+    path = run_path(config)
+    if path.is_dir() and (read_result(path) or {}).get("status") not in ("complete", "failed", status):
+        RunFolder(path, config, resumed=True, changed=False).write_result({"status": status, "error": said})

@@ -134,7 +134,7 @@ class Pool:
         """Train all, as many at once as there are workers.
 
         Raises:
-            Interrupted: the user stopped the sweep; every point that ran has saved its state.
+            Interrupted: the user stopped the sweep; every point that trained has saved its state.
         """
         with ThreadPoolExecutor(self.size) as threads:
             for future in [threads.submit(self.train, job) for job in jobs]:
@@ -146,7 +146,7 @@ class Pool:
         Interrupted: the user stopped the sweep.
         """
         if self.stopped:
-            raise Interrupted("stopped; every point that ran has saved its state: the same command goes on from there")
+            raise Interrupted("stopped: the same command goes on from where each point is")
 
     def _tell(self, job: Job, code: int, output: Path) -> None:
         result = self._ended(job) or {}

@@ -14,7 +14,8 @@ import json
 import pickle
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.serialization import get_crc32_options, set_crc32_options
 
 from transformer_kit.errors import CheckpointError
 from transformer_kit.logs import get_logger
@@ -265,7 +267,7 @@ def _write(
     folder.mkdir()
     entries: dict[str, Entry] = {MODEL: write_tensors(folder / MODEL, weights)}
     if shards is None:
-        with HashedFile(folder / TRAINER) as file:
+        with HashedFile(folder / TRAINER) as file, without_crc():
             torch.save(trainer_state, file)  # type: ignore[arg-type]  # it asks for write and flush alone
         entries[TRAINER] = file.entry()
     else:
@@ -275,6 +277,17 @@ def _write(
     if averaged is not None:
         entries[EMA] = write_tensors(folder / EMA, averaged)
     write_manifest(folder, entries)
+
+
+@contextmanager
+def without_crc() -> Iterator[None]:
+    """torch's files carry a CRC-32 of each tensor, which `torch.load` does not look at, and a manifest has SHA-256."""
+    before = get_crc32_options()
+    set_crc32_options(False)
+    try:
+        yield
+    finally:
+        set_crc32_options(before)
 
 
 def _why_damaged(path: Path) -> str | None:

@@ -5,18 +5,28 @@ The names in a manifest are plain ones inside its folder, at most one folder dow
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import hashlib
 import json
+import mmap
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
+if sys.platform != "win32":
+    import fcntl
+
 MANIFEST = "manifest.json"
 PIECE = 1 << 22  # bytes hashed and written at once: still in a cache when they are written, few calls in all
+BLOCK = 4096  # bytes: what is written past the page cache begins and ends at multiples of it
 _PLAIN = re.compile(r"(?!\.{1,2}(?:/|$))[\w.-]+(?:/(?!\.{1,2}$)[\w.-]+)?")
 
 
@@ -36,30 +46,38 @@ class Entry:
 class HashedFile:
     """A new file that is hashed while it is written; as a context it is flushed to disk on the way out.
 
-    Both release Python's lock for each piece, so that other threads go on.
+    Whole pieces go to the disk past the page cache where the file system can (`O_DIRECT`): copying them into the cache
+    takes processor time from whoever computes beside, the more where its pages have to be made first, and they would
+    push out what is read again. Python's lock is free while a piece is copied, hashed or written.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("xb", buffering=0)
         self._hash = hashlib.sha256()
         self._bytes = 0
+        self._piece = mmap.mmap(-1, PIECE)  # begins at a page, as the disk asks
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._piece))
+        self._filled = 0
+        self._direct = _set_direct(self._file.fileno(), True)
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append all of the data."""
-        whole = memoryview(data).cast("B")
-        for begin in range(0, len(whole), PIECE):
-            piece = whole[begin : begin + PIECE]
-            self._hash.update(piece)
-            while len(piece):
-                piece = piece[self._file.write(piece) :]
-        self._bytes += len(whole)
-        return len(whole)
+        """Append all of the data; what does not fill a piece is held back."""
+        whole = np.frombuffer(data, np.uint8)
+        at = 0
+        while at < whole.size:
+            count = min(PIECE - self._filled, whole.size - at)
+            ctypes.memmove(self._address + self._filled, whole.ctypes.data + at, count)
+            self._filled += count
+            at += count
+            if self._filled == PIECE:
+                self._put()
+        return at
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """What is held back stays so until the end."""
 
     def entry(self) -> Entry:
-        """What was written so far."""
+        """What was written, when the context has ended."""
         return Entry(self._bytes, self._hash.hexdigest())
 
     def __enter__(self) -> HashedFile:
@@ -68,7 +86,36 @@ class HashedFile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         with self._file:
             if kind is None:
+                self._put()
                 os.fsync(self._file.fileno())
+
+    def _put(self) -> None:
+        """Hash and write what is held back."""
+        piece = memoryview(self._piece)[: self._filled]
+        self._hash.update(piece)
+        self._bytes += len(piece)
+        self._filled = 0
+        while len(piece):
+            if self._direct and len(piece) % BLOCK:
+                self._direct = _set_direct(self._file.fileno(), False)
+            try:
+                piece = piece[self._file.write(piece) :]
+            except OSError as error:
+                if not (self._direct and error.errno == errno.EINVAL):
+                    raise
+                self._direct = _set_direct(self._file.fileno(), False)  # larger blocks, or promised and not kept
+
+
+def _set_direct(handle: int, wanted: bool) -> bool:
+    """Switch writing past the page cache on or off, where the file system can; is it on now?"""
+    if sys.platform != "linux":
+        return False
+    flags = fcntl.fcntl(handle, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(handle, fcntl.F_SETFL, flags | os.O_DIRECT if wanted else flags & ~os.O_DIRECT)
+    except OSError:
+        return False
+    return wanted
 
 
 def sha256(path: Path) -> str:

@@ -272,7 +272,7 @@ class Trainer:
         state, metric = self.state, self._options.best_metric
         if metric not in scores:
             raise RunError(f"trainer.best_metric={metric}: validation gives only {', '.join(sorted(scores))}")
-        best = state.judge(scores[metric], metric)
+        best = state.judge(scores[metric], metric, due=_due(state.step, self._options.validate_every))
         state.validated = state.step
         self._scores = scores
         seconds = time.monotonic() - began

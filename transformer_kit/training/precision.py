@@ -10,23 +10,23 @@ from typing import Any
 
 import torch
 
-from transformer_kit.errors import RunError
+from transformer_kit.errors import ConfigError
 
 
 def resolve_device(name: str) -> torch.device:
     """The device named, or for `auto` the best one there is: CUDA, MPS, CPU.
 
     Raises:
-        RunError: a device that this machine lacks.
+        ConfigError: a device that this machine lacks.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     device = torch.device(name)
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
-        raise RunError(f"trainer.device={name}: this machine offers {count} CUDA devices; use trainer.device=auto")
+        raise ConfigError(f"trainer.device={name}: this machine offers {count} CUDA devices; use trainer.device=auto")
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise RunError("trainer.device=mps: this machine offers no MPS device; use trainer.device=auto")
+        raise ConfigError("trainer.device=mps: this machine offers no MPS device; use trainer.device=auto")
     return device
 
 

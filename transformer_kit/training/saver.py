@@ -76,6 +76,11 @@ class Saver:
         self.wait()
         return self._world.share(self._saved)
 
+    @property
+    def writing(self) -> bool:
+        """Whether this rank is writing beside its training now."""
+        return self._thread is not None and self._thread.alive
+
     def found(self, mark: Any) -> None:
         """Tell the mark of a state that an earlier session left on disk."""
         self._saved = mark
@@ -192,6 +197,11 @@ class _Thread:
         self._runner = threading.Thread(target=self._run, args=(call, arguments), name="checkpoint", daemon=False)
         self._runner.start()
         _set_priority(self._runner, LAST)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the call has not come back yet."""
+        return self._runner.is_alive()
 
     def end(self) -> None:
         """Wait, and raise what the call raised."""

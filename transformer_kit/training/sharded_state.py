@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from transformer_kit.errors import CheckpointError
-from transformer_kit.training.checkpoint import METADATA, CheckpointStore
+from transformer_kit.training.checkpoint import METADATA, CheckpointStore, without_crc
 from transformer_kit.training.files import Entry, flush, is_plain, sha256
 from transformer_kit.training.shards import is_sharded
 
@@ -101,7 +101,7 @@ def save_shards(folder: Path, moments: Moments, group: Group) -> dict[str, Entry
     entries: dict[str, Entry] = {}
     flat = {f"{name}/{key}": value for name, values in moments.items() for key, value in values.items()}
     try:
-        with warnings.catch_warnings(action="ignore"):  # that there is one process alone
+        with warnings.catch_warnings(action="ignore"), without_crc():  # it warns that there is one process alone
             writer = FileSystemWriter(folder, sync_files=True, overwrite=False)
             save(flat, storage_writer=writer, process_group=group, no_dist=group is None)
         names = sorted(path.name for path in folder.glob(f"__{rank}_*.distcp"))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from types import FrameType, TracebackType
 
 from transformer_kit.errors import Interrupted
@@ -43,6 +46,59 @@ class StopFlag:
     def _set(self, number: int, frame: FrameType | None) -> None:
         if self._raised is None:
             self._raised = number
+
+
+class Relay:
+    """A context in which these signals go on to every process that multiprocessing has started, or starts later.
+
+    - Nothing is raised here: whoever waits for the processes sees them end. Each of them is told once.
+    - A process hears nothing before it calls `heard`, so that none ends in its imports, with a traceback for each.
+    - A process holds back what the thread that starts it does, here the main thread; so signals come in by a thread
+      that is made here. Python runs handlers in the main thread all the same.
+
+    Attributes:
+        asked: the first signal that came, or None.
+    """
+
+    def __init__(self) -> None:
+        self.asked: int | None = None
+        self._over = threading.Event()
+        self._told: set[int] = set()
+        self._ear = threading.Thread(target=self._tell, name="signals", daemon=True)
+
+    def __enter__(self) -> Relay:
+        self._ear.start()  # before the main thread holds signals back
+        self._before = {number: signal.signal(number, self._hear) for number in _SIGNALS}
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        resource_tracker.ensure_running()  # multiprocessing's own process, which hears none either;
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # starting it lets some in again
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._over.set()
+        self._ear.join()
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.asked is None:
+            self.asked = number
+
+    def _tell(self) -> None:
+        while not self._over.wait(0.1):
+            if (number := self.asked) is None:
+                continue
+            for child in multiprocessing.active_children():
+                if child.pid is not None and child.pid not in self._told:
+                    self._told.add(child.pid)
+                    with suppress(ProcessLookupError):
+                        os.kill(child.pid, number)
+
+
+def heard() -> None:
+    """In a process that was started in a `Relay`, when its handlers stand: signals come in, those held back first."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
 @contextmanager

@@ -86,7 +86,7 @@ class RunState:
         seconds: wall-clock time of all sessions.
         validated: the last step that was validated.
         best, best_step: the best score of `best_metric` and its step; None before there is one.
-        without_gain: validations since then.
+        without_gain: validations since then, of those that are due.
         recent: what the next update is judged by.
     """
 
@@ -104,12 +104,16 @@ class RunState:
     interval: Interval = field(default_factory=Interval)
     recent: Recent = field(default_factory=Recent)
 
-    def judge(self, score: float, metric: str) -> bool:
-        """Record a validation score; is it the best so far? NaN and infinity never are."""
+    def judge(self, score: float, metric: str, *, due: bool = True) -> bool:
+        """Record a validation score; is it the best so far? NaN and infinity never are.
+
+        Args:
+            due: by `validate_every`; one at the end of a session that was meant to be shorter costs no patience.
+        """
         gain = math.isfinite(score) and (self.best is None or is_better(score, self.best, metric))
         if gain:
             self.best, self.best_step, self.without_gain = score, self.step, 0
-        else:
+        elif due:
             self.without_gain += 1
         return gain
 

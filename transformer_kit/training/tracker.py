@@ -50,21 +50,21 @@ class Jsonl:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     def rewind(self, step: int, validated: int) -> None:
         """Rewrite the file without the rows that a resumed run will write again, nor half a line left by a kill."""
-        if not self._path.exists():
+        if not self.path.exists():
             return
-        lines = self._path.read_text(encoding="utf-8", errors="replace").split("\n")
+        lines = self.path.read_text(encoding="utf-8", errors="replace").split("\n")
         kept = [line for line in lines if _is_before(line, step, validated)]
-        temporary = self._path.with_name(self._path.name + ".tmp")
+        temporary = self.path.with_name(self.path.name + ".tmp")
         temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        os.replace(temporary, self._path)
+        os.replace(temporary, self.path)
 
     def add(self, row: Row) -> None:
         safe = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
-        with self._path.open("a", encoding="utf-8") as file:
+        with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(safe) + "\n")
 
 
@@ -98,7 +98,8 @@ class Trackers:
 
     def _drop(self, tracker: Tracker, error: Exception) -> None:
         self._live.remove(tracker)
-        log.warning("%s is off for the rest of this run: %s", type(tracker).__name__, error)
+        name = getattr(tracker, "path", type(tracker).__name__)
+        log.warning("%s gets no more rows in this session: %s; training goes on", name, error)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 SERVER = "https://api.wandb.ai"
 PROBE_SECONDS = 5.0
-INIT_SECONDS = 60.0
+INIT_SECONDS, DOUBTFUL_SECONDS = 60.0, 10.0  # to begin online; where the server does not answer a plain request
 LAST_SECONDS = 120  # to upload what there is after the training was killed
 
 
@@ -63,7 +63,9 @@ def _start(given: dict[str, Any]) -> tuple[Any, str]:
     why = "as asked"
     if mode == "auto":
         mode, why = _mode()
-    settings = wandb.Settings(silent=True, console="off", init_timeout=INIT_SECONDS)
+    doubtful = mode == "online" and not _answers(os.environ.get("WANDB_BASE_URL") or SERVER)
+    seconds = DOUBTFUL_SECONDS if doubtful else INIT_SECONDS
+    settings = wandb.Settings(silent=True, console="off", init_timeout=seconds)
     given |= {"resume": "allow", "settings": settings}
     try:
         run = wandb.init(mode=mode, **given)
