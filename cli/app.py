@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from typing import Annotated, Any
 import typer
 
 from transformer_kit import logs
-from transformer_kit.errors import TkitError
+from transformer_kit.errors import Interrupted, TkitError
 
 COMMANDS = {
     "tokenize": "Corpora to a vocabulary and memory-mapped ids.",
@@ -97,6 +98,11 @@ def guarded(command: Callable[..., Any]) -> Callable[..., None]:
             sys.stdout.flush()
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise  # Typer's own ways to leave
+        except Interrupted as error:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):
+                signal.signal(number, signal.SIG_IGN)  # a repetition while Python ends would change the exit code
+            _explain(error)
+            sys.exit(error.exit_code)
         except TkitError as error:
             _explain(error)
             sys.exit(error.exit_code)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,16 @@ def test_misspelt_options_and_commands() -> None:
     assert runner.invoke(app, ["trian"]).exit_code == 2
 
 
+@pytest.fixture
+def _handlers() -> Iterator[None]:
+    """Signals are handled afterwards as before."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
@@ -115,6 +127,7 @@ def test_misspelt_options_and_commands() -> None:
         (typer.Exit(7), 7, ""),
     ],
 )
+@pytest.mark.usefixtures("_handlers")
 def test_exit_codes(error: BaseException, code: int, said: str) -> None:
     app = typer.Typer(pretty_exceptions_enable=False)
 
@@ -124,6 +137,20 @@ def test_exit_codes(error: BaseException, code: int, said: str) -> None:
     app.command()(guarded(command))
     done = CliRunner().invoke(app)
     assert (done.exit_code, done.stderr) == (code, said)
+
+
+def test_a_signal_that_is_repeated_while_the_program_ends_changes_nothing() -> None:
+    """A cluster's warning and its SIGTERM may both come; the second finds the program on its way out."""
+    script = (
+        "import atexit, os, signal\nfrom transformer_kit.cli.app import guarded\n"
+        "from transformer_kit.errors import Interrupted\n"
+        "for name in ('SIGTERM', 'SIGUSR2', 'SIGHUP', 'SIGINT'):\n"
+        "    atexit.register(os.kill, os.getpid(), getattr(signal, name))\n"
+        "def command() -> None:\n    raise Interrupted('the state is saved')\n"
+        "guarded(command)()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "error: the state is saved\n")
 
 
 def test_unexpected_errors_are_short_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:

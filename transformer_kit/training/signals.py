@@ -16,10 +16,30 @@ from transformer_kit.errors import Interrupted
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 
 
+class _Raise:
+    """A handler that raises Interrupted, once."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self.came = what, False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if not self.came:
+            self.came = True
+            raise Interrupted(f"stopped by {signal.Signals(number).name} {self._what}")
+
+
+def _tell(*handlers: object) -> None:
+    """Handlers that will be put back learn that the wish they wait for came: a repetition must not raise again."""
+    for handler in handlers:
+        if isinstance(handler, _Raise):
+            handler.came = True
+
+
 class StopFlag:
     """A context in which SIGINT, SIGTERM, SIGHUP and SIGUSR2 set a flag, once or several times, and do nothing else.
 
-    Outside the main thread Python takes no handlers; the flag then stays False. The handlers before are put back.
+    Outside the main thread Python takes no handlers; the flag then stays False. The handlers before are put back; where
+    the wish is followed (Interrupted leaves the context), a `raising` around it takes it as known.
     """
 
     def __init__(self) -> None:
@@ -40,6 +60,8 @@ class StopFlag:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(error, Interrupted):
+            _tell(*self._before.values())
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal returned
 
@@ -114,17 +136,12 @@ def raising(what: str) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came = False
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        nonlocal came
-        if not came:
-            came = True
-            raise Interrupted(f"stopped by {signal.Signals(number).name} {what}")
-
+    leave = _Raise(what)
     before = {number: signal.signal(number, leave) for number in _SIGNALS}
     try:
         yield
     finally:
+        if leave.came:
+            _tell(*before.values())
         for number, handler in before.items():
             signal.signal(number, handler)
