@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 
 import pytest
 
@@ -48,3 +49,23 @@ def test_rewind(tmp_path, step, validated, kept):
     assert [(row["kind"], row["step"]) for row in rows(path)] == kept
     tracker.add({"kind": "train", "step": 99})
     assert rows(path)[-1]["step"] == 99
+
+
+def test_rows_wait_for_room(tmp_path, caplog):
+    """A disk that is full for a while: no half a row, no hole afterwards, and one warning."""
+    path = tmp_path / "m.jsonl"
+    tracker = Jsonl(path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        for step in range(1, 7):
+            tracker.add({"kind": "train", "step": step})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [row["step"] for row in rows(path)] == [1, 2, 3]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"could not write {path}: [Errno 27] File too large; its rows wait"
+    ]
+    tracker.add({"kind": "train", "step": 7})
+    tracker.add({"kind": "train", "step": 8})
+    assert [row["step"] for row in rows(path)] == list(range(1, 9))

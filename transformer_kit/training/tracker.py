@@ -45,12 +45,15 @@ def numbers(row: Row) -> dict[str, float]:
 class Jsonl:
     """A JSON object per line; a number that is not finite is written as null, which JSON can hold.
 
+    Rows that cannot be written, as the disk is full, wait for the next one that can, so that an outage leaves no hole.
+
     Args:
         path: appended to; made with the first row.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._waiting: list[str] = []
 
     def rewind(self, step: int, validated: int) -> None:
         """Rewrite the file without the rows that a resumed run will write again, nor half a line left by a kill."""
@@ -64,8 +67,27 @@ class Jsonl:
 
     def add(self, row: Row) -> None:
         safe = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(safe) + "\n")
+        self._waiting.append(json.dumps(safe) + "\n")
+        try:
+            _append(self.path, "".join(self._waiting))
+        except OSError as error:
+            if len(self._waiting) == 1:
+                log.warning("could not write %s: %s; its rows wait", self.path, error)
+            return
+        self._waiting.clear()
+
+
+def _append(path: Path, text: str) -> None:
+    """Add to a file all or nothing."""
+    data = text.encode()
+    with path.open("ab", buffering=0) as file:
+        size = file.tell()
+        try:
+            while data:
+                data = data[file.write(data) :]
+        except OSError:
+            file.truncate(size)
+            raise
 
 
 def _is_before(line: str, step: int, validated: int) -> bool:
