@@ -55,18 +55,19 @@ def test_softmax_in_blocks_equals_the_reference(monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_kinds_of_smoothing_by_hand() -> None:
-    """Probabilities 1/2, 1/4, 1/8, 1/8, the label the second, padding the first, ε = 0.3.
+@pytest.mark.parametrize(("order", "label", "padding"), [([8.0, 4.0, 2.0, 2.0], 1, 0), ([4.0, 2.0, 8.0, 2.0], 0, 2)])
+def test_kinds_of_smoothing_by_hand(order: list[float], label: int, padding: int) -> None:
+    """Probabilities: padding 1/2, the label 1/4, the others 1/8 each, wherever they stand; ε = 0.3.
 
-    In units of log 2 the types cost 1, 2, 3, 3. all: 0.7·2 + 0.3·(9/4); others: 0.7·2 + 0.1·(1 + 3 + 3);
+    In units of log 2 these cost 1, 2, 3, 3. all: 0.7·2 + 0.3·(9/4); others: 0.7·2 + 0.1·(1 + 3 + 3);
     others_but_pad: 0.7·2 + 0.15·(3 + 3).
     """
     hidden = torch.ones(1, 1, dtype=torch.float64)
-    weight = torch.tensor([8.0, 4.0, 2.0, 2.0], dtype=torch.float64).log()[:, None]
+    weight = torch.tensor(order, dtype=torch.float64).log()[:, None]
     costs = {"all": 2.075, "others": 2.1, "others_but_pad": 2.3}
     for spread in SPREADS:
         for function, rest in ((linear_cross_entropy, (1,)), (reference_cross_entropy, ())):
-            loss, nll, correct = function(hidden, weight, None, torch.tensor([1]), 0.3, spread, 0, *rest)  # type: ignore[operator]  # one of two functions
+            loss, nll, correct = function(hidden, weight, None, torch.tensor([label]), 0.3, spread, padding, *rest)  # type: ignore[operator]  # one of two functions
             assert loss.item() == pytest.approx(costs[spread] * math.log(2), rel=1e-12)
             assert nll.item() == pytest.approx(2 * math.log(2), rel=1e-12)
             assert correct.item() == 0

@@ -203,14 +203,17 @@ def test_rdrop_is_two_passes_under_different_dropout(model: EncoderDecoder) -> N
     one, two = logs[:2][given.counted], logs[2:][given.counted]
     target = smoothed_target(TARGET, 0.1, "all", 0)
     expected = torch.zeros((), dtype=torch.float64)
+    nll = 0.0
     for log, other in ((one, two), (two, one)):
         gold = log.gather(1, given.labels[given.counted][:, None])
+        nll -= gold.sum().item() / 2
         expected -= (target.gold * gold.sum() + target.rest * log.sum()) / 2
         expected += 5.0 / 2 * (log.exp() * (log - other)).sum() / 2
     torch.manual_seed(5)
     sums = Translation(SPECIALS, 0.1, "all", 8, 5.0).train()(model, given)
     assert sums.count == given.num_labels
     assert sums.loss.item() == pytest.approx(expected.item(), rel=1e-10)
+    assert sums.metrics["nll"].item() == pytest.approx(nll, rel=1e-10), "without smoothing"
     assert not torch.allclose(one, two)
     ours = torch.autograd.grad(sums.loss, list(model.parameters()))
     theirs = torch.autograd.grad(expected, list(model.parameters()))

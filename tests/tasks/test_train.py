@@ -15,7 +15,7 @@ from transformer_kit.config.schema import Config
 from transformer_kit.console import NoProgress
 from transformer_kit.data.tokenizer import Tokenizers
 from transformer_kit.errors import CheckpointError, ConfigError, DataError, RunError
-from transformer_kit.tasks.load import load, read_environment
+from transformer_kit.tasks.load import checkpoints, load, read_environment
 from transformer_kit.tasks.tokenize import tokenize
 from transformer_kit.tasks.train import Trained, train
 from transformer_kit.training import budget
@@ -180,6 +180,18 @@ def test_a_wrong_start_can_be_mended(tmp_path: Path, run_config: Make) -> None:
     assert not (tmp_path / "run" / "environment.json").exists(), "it has not begun"
     run = train(run_config(tmp_path, "init.freeze=[encoder]", "trainer.steps=2"), NoProgress())
     assert run.result["status"] == "complete"
+
+
+@pytest.mark.parametrize(("metric", "best"), [("loss", 1), ("perplexity", 1), ("accuracy", 2), ("bleu", 2)])
+def test_checkpoints_are_best_in_the_direction_of_their_metric(
+    tmp_path: Path, run_config: Make, metric: str, best: int
+) -> None:
+    """Scores 2 and 3, then a bad one and a good one."""
+    store = checkpoints(tmp_path, run_config(tmp_path, f"trainer.best_metric={metric}"))
+    for step, score in ((1, 2.0), (2, 3.0)):
+        assert store.save(torch.nn.Linear(3, 5), {}, {"step": step, "scores": {metric: score}})
+    assert [found.step for found in store.best(1)] == [best]
+    assert [score for score in (1.0, 4.0) if store.is_among_best({metric: score})] == [1.0 if best == 1 else 4.0]
 
 
 def test_the_average_is_the_mean_of_its_checkpoints(tmp_path: Path, run_config: Make) -> None:

@@ -18,6 +18,7 @@ from transformer_kit.training.norms import total_norm
 from transformer_kit.training.optimizer import build_optimizer
 from transformer_kit.training.parallel import Parallel
 from transformer_kit.training.precision import Precision
+from transformer_kit.training.state import Interval
 from transformer_kit.training.step import Step
 from transformer_kit.training.tracker import Jsonl
 from transformer_kit.training.update import Updater, derive_seed
@@ -92,7 +93,10 @@ def test_the_incomplete_last_window_counts_its_own_labels(make):
     assert (summary.step, summary.tokens, summary.reason) == (1, labels, "epochs")
     fresh = make(dropout=0.0, folder="other")
     whole = fresh.trainer._parallel.step.objective(fresh.model, fresh.stream.batch(list(range(samples))))
-    assert setup.tracker.of("train", "loss") == [(pytest.approx(whole.loss.item() / labels, rel=1e-6),)]
+    (whole.loss / labels).backward()
+    norm = total_norm([p.grad for p in fresh.model.parameters()]).item()
+    expected = (pytest.approx(whole.loss.item() / labels, rel=1e-6), pytest.approx(norm, rel=1e-5))
+    assert setup.tracker.of("train", "loss", "grad_norm") == [expected]
 
 
 def test_windows_reach_the_token_target(make):
@@ -147,6 +151,16 @@ def test_rows_of_the_log(make):
         real += int(batch.source.valid.sum() + batch.target.valid.sum())
     assert row["padding_efficiency"] == pytest.approx(real / cells)
     assert summary.step == 7
+
+
+def test_means_of_a_row_are_over_labels_and_perplexity_is_of_the_plain_likelihood():
+    """Two updates of unlike size; the loss may be smoothed, or hold more than a likelihood."""
+    interval = Interval()
+    interval.add(3, 60.0, 1.0, {"nll": 6.0, "correct": 2.0})
+    interval.add(7, 10.0, 2.0, {"nll": 8.0, "correct": 3.0})
+    row = interval.row()
+    assert (row["loss"], row["accuracy"], row["grad_norm"]) == (7.0, 0.5, 1.5)
+    assert row["perplexity"] == pytest.approx(math.exp(1.4), rel=1e-12)
 
 
 def tokens_of(setup):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
-from itertools import pairwise
+from dataclasses import replace
 
 import pytest
 import torch
 
 from transformer_kit.errors import Interrupted
+from transformer_kit.training.options import ScheduleOptions
+from transformer_kit.training.schedule import build_schedule
 
 CASES = {
     "plain": {},
@@ -128,31 +131,65 @@ def test_a_stop_before_validation_validates_on_resume(make):
     assert (resumed.best, resumed.best_step, resumed.without_gain) == (state.best, state.best_step, 2) == (28.0, 10, 2)
 
 
-def test_best_score_and_patience_survive_a_stop(make):
-    """Scores 30, 28, stop, 29: 29 is not best, and patience goes on from there."""
-    first = make(steps=10, validate_every=5, patience=2, validate=lambda model: {"loss": next(values)})
-    values = iter([30.0, 28.0])
-    first.trainer.fit()
-    values = iter([29.0, 29.5, 1.0])
-    second = make(steps=40, validate_every=5, patience=2, validate=lambda model: {"loss": next(values)})
-    summary = second.trainer.fit()
+@pytest.mark.parametrize("stop", [10, 15])
+def test_best_score_and_patience_survive_a_stop(make, stop):
+    """Scores 30, 28, stop, 29: 29 is not best, and patience goes on from there; behind 29 as well, at 1."""
+    scores = iter([30.0, 28.0, 29.0, 29.5, 1.0])
+    for steps in (stop, 40):
+        options = {"steps": steps, "validate_every": 5, "patience": 2}
+        summary = make(validate=lambda model: {"loss": next(scores)}, **options).trainer.fit()
     assert (summary.reason, summary.step, summary.best, summary.best_step) == ("patience", 20, 28.0, 10)
     assert summary.scores == {"loss": 29.5}
 
 
+def test_a_best_score_is_compared_with_those_of_its_own_metric(make):
+    """A run that goes on with another metric: a BLEU of 2 is no worse than a loss of 3 was; patience begins anew."""
+    scores = iter([{"loss": 3.0, "bleu": 1.0}, {"loss": 3.5, "bleu": 1.0}, {"bleu": 2.0}, {"bleu": 1.5}, {"bleu": 1.5}])
+    options = {"validate_every": 5, "patience": 2, "validate": lambda model: next(scores)}
+    make(steps=10, **options).trainer.fit()
+    summary = make(steps=40, best_metric="bleu", **options).trainer.fit()
+    assert (summary.reason, summary.step, summary.best, summary.best_step) == ("patience", 25, 2.0, 15)
+
+
+RATES = {  # 11 updates of warm-up, 30 in all
+    "noam": ({"factor": 1.0, "d_model": 5}, lambda n: 5**-0.5 * min(n**-0.5, n * 11**-1.5)),
+    "inverse_sqrt": (
+        {"lr": 0.03, "initial_lr": 0.01},
+        lambda n: 0.01 + 0.02 * n / 11 if n < 11 else 0.03 * math.sqrt(11 / n),
+    ),
+    "constant": ({"lr": 0.03, "initial_lr": 0.01}, lambda n: 0.01 + 0.02 * min(n, 11) / 11),
+    "linear": (
+        {"lr": 0.03, "initial_lr": 0.01, "final_lr": 0.02, "steps": 30},
+        lambda n: 0.01 + 0.02 * n / 11 if n < 11 else 0.03 - 0.01 * (n - 11) / 19,
+    ),
+    "cosine": (
+        {"lr": 0.03, "initial_lr": 0.01, "final_lr": 0.02, "steps": 30},
+        lambda n: 0.01 + 0.02 * n / 11 if n < 11 else 0.025 + 0.005 * math.cos(math.pi * (n - 11) / 19),
+    ),
+}
+
+
 # stopped around the end of the warm-up, and long after
-def test_learning_rates_of_a_stopped_run_equal_the_formula(make):
-    from transformer_kit.training.schedule import noam
+@pytest.mark.parametrize("name", RATES)
+def test_learning_rates_of_a_stopped_run_equal_the_formula(make, name):
+    """Those that the log tells, and those that the optimizer steps with, of whom one update is skipped."""
+    options, formula = RATES[name]
+    schedule = build_schedule(replace(ScheduleOptions(name, 11, None, None, None, None, None, None), **options))
+    skipping = type(make().trainer._parallel.step.objective)
 
-    def schedule(step):
-        return noam(step, factor=1.0, d_model=5, warmup=11)
+    def rates(folder, stops):
+        told, taken = [], []
+        for stop in stops:
+            objective = skipping(lambda call: call == 2)
+            setup = make(folder=folder, steps=stop, schedule=schedule, objective=objective)
+            setup.trainer._optimizer.register_step_pre_hook(
+                lambda optimizer, *_: taken.extend({group["lr"] for group in optimizer.param_groups})
+            )
+            setup.trainer.fit()
+            told += setup.tracker.of("train", "step", "lr")
+        return told, taken
 
-    stops = (1, 10, 11, 12, 25, 30)
-    rates = []
-    for stop in stops:
-        setup = make(steps=stop, schedule=schedule)
-        setup.trainer.fit()
-        rates += setup.tracker.of("train", "step", "lr")
-    assert rates == [(step, 5**-0.5 * min(step**-0.5, step * 11**-1.5)) for step in range(1, 31)]
-    assert all(a < b for (_, a), (_, b) in pairwise(rates[:11]))
-    assert all(a > b for (_, a), (_, b) in pairwise(rates[11:]))
+    told, taken = rates("parts", (1, 10, 11, 12, 25, 30))
+    assert told == [(step, pytest.approx(formula(step), rel=1e-12)) for step in range(1, 31)]
+    assert taken == [lr for _, lr in told]
+    assert rates("whole", (30,)) == (told, taken)

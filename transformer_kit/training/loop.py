@@ -339,6 +339,7 @@ class Trainer:
                 log.warning("%s is of data that were read in another way: their first pass begins anew", found.path)
             self._saver.found((found.step, self.state.validated))
             log.info("going on from step %d", found.step)
+        self.state.choose_by(self._options.best_metric)
         self._trackers.rewind(self.state.step, self.state.validated)
 
     def _fraction(self) -> float:

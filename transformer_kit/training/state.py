@@ -88,6 +88,7 @@ class RunState:
         best, best_step: the best score of `best_metric` and its step; None before there is one.
         without_gain: validations since then, of those that are due.
         recent: what the next update is judged by.
+        metric: what `best` is a score of; None where that was not told.
     """
 
     step: int = 0
@@ -103,6 +104,7 @@ class RunState:
     without_gain: int = 0
     interval: Interval = field(default_factory=Interval)
     recent: Recent = field(default_factory=Recent)
+    metric: str | None = None
 
     def judge(self, score: float, metric: str, *, due: bool = True) -> bool:
         """Record a validation score; is it the best so far? NaN and infinity never are.
@@ -117,13 +119,19 @@ class RunState:
             self.without_gain += 1
         return gain
 
+    def choose_by(self, metric: str) -> None:
+        """Scores are of this metric from now on: with another one's the best score and the patience are void."""
+        if self.metric not in (None, metric):
+            self.best, self.best_step, self.without_gain = None, 0, 0
+        self.metric = metric
+
     def plain(self) -> dict[str, Any]:
         """As JSON-able data."""
         return asdict(self)
 
     @classmethod
     def load(cls, plain: Mapping[str, Any], origin: str) -> RunState:
-        """From what `plain` gave, now or in a version that knew no spikes.
+        """From what `plain` gave, now or in a version that knew no spikes, or not the metric.
 
         Raises:
             CheckpointError: other keys or types; `origin` names the file.
