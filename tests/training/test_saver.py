@@ -15,7 +15,7 @@ from torch import nn
 
 from transformer_kit.errors import CheckpointError, Interrupted, RunError
 from transformer_kit.training import checkpoint as checkpoint_module
-from transformer_kit.training import saver as module
+from transformer_kit.training import saver as saver_module
 from transformer_kit.training.checkpoint import CheckpointStore
 from transformer_kit.training.saver import Saver
 
@@ -37,12 +37,13 @@ def gate(monkeypatch):
     """Writing begins when the gate is opened; it holds the writing thread's priority."""
     gate = threading.Event()
     real = checkpoint_module.write_tensors
-    gate.nice = []
+    gate.nice, gate.cores = [], []
 
     def write(path, tensors):
         if threading.current_thread() is not threading.main_thread():
             assert gate.wait(10)
             gate.nice.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+            gate.cores.append(saver_module._cores())
         return real(path, tensors)
 
     monkeypatch.setattr(checkpoint_module, "write_tensors", write)
@@ -119,8 +120,9 @@ def test_the_last_one_is_written_at_once(store, gate):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
-def test_the_thread_steps_back_until_it_is_waited_for(store, gate):
-    own = os.getpriority(os.PRIO_PROCESS, 0)
+def test_the_thread_steps_back_until_it_is_waited_for(store, gate, monkeypatch):
+    own, cores, here = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getaffinity(0), min(os.sched_getaffinity(0))
+    monkeypatch.setattr(saver_module, "_core", lambda: here)
     with Saver(store, True) as saver:
         saver.save(1, *parts(1))
         gate.set()
@@ -128,7 +130,20 @@ def test_the_thread_steps_back_until_it_is_waited_for(store, gate):
             thread.join()
         saver.save(2, *parts(2))
     assert gate.nice[0] == 19
+    assert gate.cores[0] == (cores - {here} or cores)
+    assert os.sched_getaffinity(0) == cores
     assert os.getpriority(os.PRIO_PROCESS, 0) == own, "the thread that trains stays as it is"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the core")
+def test_the_core_of_this_thread():
+    before = os.sched_getaffinity(0)
+    try:
+        for core in before:
+            os.sched_setaffinity(0, {core})
+            assert saver_module._core() == core
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 # -- what goes wrong -------------------------------------------------------------------------------------------------
@@ -185,7 +200,7 @@ def test_without_memory_for_the_copies_it_is_written_in_between(store, monkeypat
     def none_left(self, tree):
         raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 7 bytes.\nmore")
 
-    monkeypatch.setattr(module.Snapshot, "take", none_left)
+    monkeypatch.setattr(saver_module.Snapshot, "take", none_left)
     with Saver(store, True) as saver:
         for step in (1, 2):
             assert saver.save(step, *parts(step))

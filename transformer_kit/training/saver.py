@@ -2,8 +2,9 @@
 
 - The training thread copies the state to memory (`snapshot.py`); a thread of its own writes the copy. One save is in
   flight at most: whatever asks for the next, or for what is on disk, waits for it.
-- The thread steps back behind every other: on few cores a busy thread beside those that train costs several times its
-  own time (each of them waits for the slowest at every operation).
+- The thread steps back behind every other, and keeps off the core of the training thread: on few cores a busy thread
+  beside those that train costs more than its own time, as each of them waits for the slowest at every operation. Those
+  that help the training thread wait for it now and then anyway; it hardly ever waits for them.
 - The thread is no daemon: Python waits for it, however the program ends, a kill excepted.
 - Of several ranks all make the same calls. Rank 0 writes, and says what the others cannot see; where each holds a part
   of the model, each writes its part of the optimizer's state (`sharded_state.py`).
@@ -12,6 +13,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import os
 import sys
 import threading
@@ -196,7 +198,9 @@ class _Thread:
         self._error: BaseException | None = None
         self._runner = threading.Thread(target=self._run, args=(call, arguments), name="checkpoint", daemon=False)
         self._runner.start()
+        self._cores = _cores()
         _set_priority(self._runner, LAST)
+        _set_cores(self._runner, self._cores - {_core()})
 
     @property
     def alive(self) -> bool:
@@ -206,6 +210,7 @@ class _Thread:
     def end(self) -> None:
         """Wait, and raise what the call raised."""
         _set_priority(self._runner, os.getpriority(os.PRIO_PROCESS, 0))
+        _set_cores(self._runner, self._cores)
         self._runner.join()
         if self._error is not None:
             raise self._error
@@ -222,3 +227,20 @@ def _set_priority(thread: threading.Thread, nice: int) -> None:
     if sys.platform == "linux" and thread.is_alive() and thread.native_id is not None:
         with suppress(OSError):  # it has just ended, or may not be raised
             os.setpriority(os.PRIO_PROCESS, thread.native_id, nice)
+
+
+def _set_cores(thread: threading.Thread, cores: set[int]) -> None:
+    """Say where a thread may run, where there is a choice."""
+    if cores and thread.is_alive() and thread.native_id is not None:
+        with suppress(OSError):  # it has just ended, or the cores were taken away
+            os.sched_setaffinity(thread.native_id, cores)
+
+
+def _cores() -> set[int]:
+    """Where this thread may run; nothing where the system does not tell."""
+    return os.sched_getaffinity(0) if sys.platform == "linux" else set()
+
+
+def _core() -> int:
+    """Where this thread runs now."""
+    return int(ctypes.CDLL(None).sched_getcpu()) if sys.platform == "linux" else -1
