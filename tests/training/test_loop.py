@@ -258,6 +258,7 @@ def test_a_gradient_that_is_not_finite_skips_the_update(make, caplog):
     assert setup.tracker.of("train", "step", "lr") == healthy.tracker.of("train", "step", "lr")
     assert all(math.isfinite(row[0]) for row in setup.tracker.of("train", "loss"))
     assert len(setup.stream.given) == 8, "the data go on"
+    assert setup.stream.given[:6] == healthy.stream.given, "and are not taken again"
     assert setup.tracker.of("train", "step", "loss")[:2] == healthy.tracker.of("train", "step", "loss")[:2]
     assert all(torch.isfinite(p).all() for p in setup.model.parameters())
 
