@@ -66,6 +66,11 @@ def notes(plan: Plan) -> list[str]:
         lines.append(
             f"with several batches of a rank in an update its gradients are whole until the last: {whole} more"
         )
+    if plan.together > 1:
+        lines.append(
+            f"whole weights, {size(BYTES * plan.parameters)}, come on top for a while: in the main memory of rank 0 "
+            "when a session begins and at each save, on every rank in each validation"
+        )
     sizes = " and ".join(f"{each:,}" for each in dict.fromkeys(plan.vocabulary))
     origin = "of the trained tokenizer" if plan.trained_tokenizer else "as the configuration says: none is trained yet"
     lines.append(f"vocabulary: {sizes} pieces, {origin}")

@@ -131,6 +131,7 @@ def test_big_ende_in_seconds(ranks: int) -> None:
     assert time.monotonic() - began < 20
     assert f"on {ranks:,} ranks" in out
     assert "37,000 pieces" in out
+    assert "whole weights, 817.00 MiB, come on top for a while" in out
     assert "warning:" in out, "25,000 tokens an update are few for so many ranks"
 
 

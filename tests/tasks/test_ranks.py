@@ -132,6 +132,34 @@ def test_a_sharded_run_goes_on_in_any_form(start: Command, run_config: Any, tmp_
     assert_alike(rows(one, "validation")[-1:], [last])
 
 
+def test_a_sharded_run_begins_with_weights_that_rank_0_reads(start: Command, run_config: Any, tmp_path: Path) -> None:
+    """Those of another run, with a stack frozen; its own, under changed options; ones that do not fit, told once."""
+    base = train(run_config(tmp_path, "run.name=base", "trainer.steps=3"), NoProgress()).folder
+    sharded = ["trainer.devices=2", "trainer.ranks.parallel=fsdp"]
+    begin = [*STOCHASTIC, f"init.from='{base}'", "init.freeze=[encoder]", "trainer.final=last"]
+    changed = [*begin, "trainer.steps=8", "schedule.lr=1e-3", "run.resume=changed"]
+    for more in ([*begin, "trainer.steps=4"], changed):
+        one = train(run_config(tmp_path, "run.name=one", *more), NoProgress()).folder
+        code, said = ended(start("run.name=two", *more, *sharded))
+        assert code == 0, said
+        assert_alike(rows(one, "train"), rows(tmp_path / "two", "train"))
+    alone, spread = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    frozen = [name for name in alone if name.startswith("encoder.")]
+    assert frozen
+    assert all(alone[name].equal(spread[name]) for name in frozen)
+    code, said = ended(start("run.name=other", *begin, *sharded, "model.d_ff=24"))
+    assert code == 1
+    assert said.count("its weights do not fit the model") == 1, said
+
+
+def test_a_sharded_run_fits_its_batches(start: Command, tmp_path: Path) -> None:
+    """Rank 0 measures the whole model before it is spread."""
+    more = ["trainer.steps=2", "trainer.devices=2", "trainer.ranks.parallel=fsdp", "data.batch.tokens=auto"]
+    code, said = ended(start("run.name=x", *more))
+    assert code == 0, said
+    assert json.loads((tmp_path / "x" / "environment.json").read_text())["batch_tokens"] > 0
+
+
 def test_an_update_stays_as_large_as_when_the_run_began(start: Command, tmp_path: Path) -> None:
     """Without accumulate_tokens it is one batch of each rank: two ranks, then one."""
     for steps, devices in ((3, 2), (6, 1)):

@@ -160,7 +160,7 @@ def test_rank_0_alone_has_memory_for_all(tmp_path: Path, monkeypatch: pytest.Mon
     """A rank of the others needs what it keeps and a tensor of 2 MB beside."""
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")  # glibc gives back at once what is freed
     (most, every, _), (others, _, own) = run_ranks(memory, 2, tmp_path)
-    assert most > 0.9 * every, "the measurement sees what is held"
+    assert 0.9 * every < most < 1.2 * every, "the measurement sees what is held; rank 0 gives up what it has sent"
     assert others < own + 0.2 * every
     assert own < 0.6 * every
 
