@@ -161,6 +161,15 @@ def test_recover_clears_what_a_kill_leaves(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notes", "step_000001"]
 
 
+def test_what_is_deleted_is_no_checkpoint_from_the_first_moment_on(tmp_path, monkeypatch):
+    """A kill between the files of a checkpoint must not leave the others as a damaged one."""
+    store = store_in(tmp_path, keep_last=1, keep_best=0)
+    save(store, 1)
+    monkeypatch.setattr(shutil, "rmtree", lambda *args, **kwargs: None)  # killed before the first file
+    save(store, 2)
+    assert steps(store) == [2]
+
+
 def test_the_same_step_again_replaces(tmp_path):
     store = store_in(tmp_path)
     save(store, 5, loss=2.0)

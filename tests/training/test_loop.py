@@ -394,6 +394,17 @@ def test_progress(make):
     assert shown.calls[:2] == [("start", 0.5), (0.625, None)]
 
 
+def test_every_batch_draws_differently(make):
+    """Within an update, in the next one, and in one that follows a skipped one."""
+    seeds = {}
+    setup = make(steps=4, accumulate_tokens=40)
+    objective = setup.trainer._parallel.step.objective
+    objective.poison = lambda call: seeds.setdefault(call, torch.initial_seed()) is not None and call == 2
+    setup.trainer.fit()
+    assert setup.trainer.state.skipped == 1
+    assert len(set(seeds.values())) == len(seeds) > 8
+
+
 def test_seeds_of_near_inputs_are_unlike():
     seeds = {derive_seed(s, a, b) for s in range(5) for a in range(11) for b in range(7)}
     assert len(seeds) == 5 * 11 * 7
