@@ -29,6 +29,7 @@ demo: install            ## train a small translator on generated phrases, score
 	$(BIN)/tkit train +recipe=demo
 	$(BIN)/tkit evaluate -m runs/demo
 	printf '%s\n' $(PHRASES) | $(BIN)/tkit translate -m runs/demo
+	@echo 'source .venv/bin/activate makes it `tkit` here'
 
 test: install            ## every test, the slow ones included
 	$(PYTEST)

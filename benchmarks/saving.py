@@ -129,7 +129,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         store = CheckpointStore(Path(folder), keep_last=1, keep_best=0, metric="loss", higher_is_better=False)
         savers = {"between": Saver(store, False), "beside": Saver(store, True)}
+        update()  # moments are there from now on
         save(savers["between"])
+        update()
         beside(savers["beside"])  # the first one takes its memory
         size = sum(path.stat().st_size for path in store.all()[-1].path.iterdir())
         found: dict[str, list[float]] = {way: [] for way in WAYS}

@@ -125,7 +125,8 @@ def _explain(error: Exception) -> None:
     if os.environ.get(DEBUG_VARIABLE) == "1":
         traceback.print_exception(error)
     elif isinstance(error, TkitError):
-        print(f"error: {error}" if "\n" not in str(error) else f"error:\n{error}", file=sys.stderr)
+        what = "" if isinstance(error, Interrupted) else "error:\n" if "\n" in str(error) else "error: "
+        print(f"{what}{error}", file=sys.stderr)
     else:
         for frame in traceback.extract_tb(error.__traceback__)[-3:]:
             print(f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}", file=sys.stderr)

@@ -23,8 +23,8 @@ def diff(
 ) -> None:
     """List in what two runs differ: configuration, data, code and results.
 
-    Options that have no effect on the result, and the machine, stand apart. Runs that are equal in everything exit with
-    0 as well.
+    Options that may change between the sessions of a run, and the machine, stand apart. Runs that are equal in
+    everything exit with 0 as well.
     """
     from transformer_kit.tasks.diff import diff as task
 

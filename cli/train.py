@@ -14,7 +14,6 @@ from transformer_kit.cli.hydra_bridge import Cfg, ConfigDirs, Overrides, Resolve
 
 if TYPE_CHECKING:
     from transformer_kit.config.schema import Config
-    from transformer_kit.tasks.dry_run import Plan
     from transformer_kit.tasks.submit import Submitted
     from transformer_kit.tasks.train import Trained
 
@@ -41,10 +40,11 @@ def train(
         hydra_bridge.show("train", given, folders, resolve=resolve)
         return
     if dry_run:
-        planned = hydra_bridge.run("train", given, folders, _plan)
         from transformer_kit.cli.dry_run_report import show as show_plan
+        from transformer_kit.config.compose import compose
+        from transformer_kit.tasks.dry_run import dry_run as plan
 
-        show_plan(planned)
+        show_plan(plan(compose("train", given, folders, check=False)))  # it reads no data, so no variable need be set
         return
     trained = hydra_bridge.run("train", given, folders, functools.partial(_task, given, folders))
     if trained is None:  # another rank than 0
@@ -56,12 +56,6 @@ def train(
         show(trained)
     else:
         show_job(trained)
-
-
-def _plan(config: Config) -> Plan:
-    from transformer_kit.tasks.dry_run import dry_run as task
-
-    return task(config)
 
 
 def _task(overrides: Sequence[str], config_dirs: Sequence[Path], config: Config) -> Trained | Submitted | None:

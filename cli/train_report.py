@@ -26,6 +26,7 @@ def show(trained: Trained) -> None:
     if trained.already:
         step = trained.result["step"]
         print(f"{folder} is already complete (step {step:,}): nothing to do", file=sys.stderr)
+        print("run.name=NAME trains another, run.overwrite=true starts this one anew", file=sys.stderr)
     trainer = trained.config.trainer
     metric = "loss" if trainer.overfit_batch and trainer.best_metric == "bleu" else trainer.best_metric
     rows = summary(trained.result, metric)

@@ -122,7 +122,7 @@ def _handlers() -> Iterator[None]:
     [
         (ConfigError(["a: wrong", "b: wrong"]), 2, "error:\na: wrong\nb: wrong\n"),
         (DataError("x.en: line 3 is empty"), 1, "error: x.en: line 3 is empty\n"),
-        (Interrupted("saved at step 3"), 130, "error: saved at step 3\n"),
+        (Interrupted("saved at step 3"), 130, "saved at step 3\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (typer.Exit(7), 7, ""),
     ],
@@ -150,7 +150,7 @@ def test_a_signal_that_is_repeated_while_the_program_ends_changes_nothing() -> N
         "guarded(command)()\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (130, "error: the state is saved\n")
+    assert (done.returncode, done.stderr) == (130, "the state is saved\n")
 
 
 def test_unexpected_errors_are_short_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:

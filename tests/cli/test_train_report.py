@@ -95,5 +95,7 @@ def test_a_complete_run_says_so_and_shows_its_table(
     show(SimpleNamespace(folder=tmp_path / "x", already=True, result=RESULT, config=config()))  # type: ignore[arg-type]  # a stand-in
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("x is already complete (step 1,500): nothing to do\nx\n")
+    first, second, third = err.split("\n")[:3]
+    assert (first, third) == ("x is already complete (step 1,500): nothing to do", "x")
+    assert second == "run.name=NAME trains another, run.overwrite=true starts this one anew"
     assert "parameters           915,968\n" in err

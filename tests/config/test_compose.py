@@ -236,6 +236,9 @@ def test_environment_values_stay_unresolved(monkeypatch: pytest.MonkeyPatch) -> 
     saved = config.plain()["data"]["test"][0]
     assert (saved["source"], saved["target"]) == ("${oc.env:CORPORA}/a.en", "${oc.env:NOWHERE,/x}/b.de")
     assert with_env(config.plain(), None)["data"]["test"][0]["target"] == "/x/b.de"
+    several = "data.train=[{source: '${oc.env:NOWHERE}/a', target: '${oc.env:NOWHERE}/b'}]"
+    with pytest.raises(ConfigError, match=r"source: the .* is not set \(also for data\.train\.0\.target\)$"):
+        compose("train", [several, "data.valid=[]"], check=True)
     missing = "data.train.0.source: the environment variable NOWHERE is not set"
     wrong = "data.train=[{source: '${oc.env:NOWHERE}/a', target: b}]"
     assert errors(wrong, check=True) == [missing]

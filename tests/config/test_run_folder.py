@@ -175,6 +175,19 @@ def test_the_second_process_is_refused_until_the_first_has_gone(tmp_path: Path) 
     assert answers.get() == "opened"
 
 
+def test_what_is_begun_anew_stays_locked(tmp_path: Path) -> None:
+    """The lock is a file of the folder that is emptied."""
+    anew = config(tmp_path)
+    anew = copy.deepcopy(anew)
+    object.__setattr__(anew.run, "overwrite", True)
+    for _ in range(2):
+        with open_run(anew) as run:
+            write_text(run.path / "x", "of the first")
+            with pytest.raises(RunError, match="in use by another process"), open_run(anew):
+                pass
+            assert (run.path / "x").read_text() == "of the first"
+
+
 def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:

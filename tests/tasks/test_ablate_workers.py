@@ -30,6 +30,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 
 def test_cores_are_shared_and_gpus_dealt_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shares(1, 7, []) == [{}], "one alone looks for itself what is free"
     assert shares(2, 7, []) == [{"OMP_NUM_THREADS": "3"}] * 2
     assert shares(3, 2, []) == [{"OMP_NUM_THREADS": "1"}] * 3
     assert [share["CUDA_VISIBLE_DEVICES"] for share in shares(2, 8, ["0", "1", "2"])] == ["0,2", "1"]
@@ -69,11 +70,13 @@ def test_each_end_is_told_and_a_failure_stops_nobody(
     assert (tmp_path / "logs" / "run2.log").read_text() == "what it said\n"
 
 
-def test_a_stop_is_handed_on_and_begins_nothing_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first two points are told; the third never begins."""
+def test_a_stop_is_handed_on_and_begins_nothing_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first two points are told, of which one was not ready to hear it; the third never begins."""
     code = (
         "import os, pathlib, signal, sys, time\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))\n"
+        "if sys.argv[1] == '1': signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))\n"
         "pathlib.Path(sys.argv[2]).touch()\n"
         "while len(list(pathlib.Path(sys.argv[2]).parent.glob('began*'))) < 2: time.sleep(0.01)\n"
         "os.kill(os.getppid(), signal.SIGTERM)\n"
@@ -85,8 +88,13 @@ def test_a_stop_is_handed_on_and_begins_nothing_new(tmp_path: Path, monkeypatch:
         lambda folders, words: [sys.executable, "-c", code, *words, f"{tmp_path}/began{words[0]}"],
     )
     began = time.monotonic()
-    with pool(tmp_path, 2, lambda job: None) as made, pytest.raises(Interrupted, match="the same command goes on"):
+    with (
+        caplog.at_level("INFO"),
+        pool(tmp_path, 2, lambda job: None) as made,
+        pytest.raises(Interrupted, match="the same command goes on"),
+    ):
         made.run(jobs(1, 2, 3))
+    assert sum(line.startswith("stopped: ") for line in caplog.messages) == 2, caplog.messages
     assert time.monotonic() - began < 20
     assert sorted(path.name for path in tmp_path.glob("began*")) == ["began1", "began2"]
 

@@ -318,6 +318,22 @@ def test_a_signal_to_the_whole_group_while_ranks_start(
     assert not result.exists() or json.loads(result.read_text())["status"] == "interrupted"
 
 
+@pytest.mark.parametrize("seconds", [0.5, 6.0])
+def test_ranks_leave_after_a_launcher_that_was_killed(start: Command, tmp_path: Path, seconds: float) -> None:
+    """They save what there is; the same command goes on."""
+    process = start("run.name=x", "trainer.steps=100000", "trainer.devices=2")
+    began = time.monotonic()
+    while len(ranks := children(process.pid)) < 2 and time.monotonic() - began < 60:
+        time.sleep(0.02)
+    time.sleep(seconds)
+    process.kill()
+    process.communicate()
+    began = time.monotonic()
+    while any(Path(f"/proc/{each}").exists() for each in ranks) and time.monotonic() - began < 60:
+        time.sleep(0.1)
+    assert not [each for each in ranks if Path(f"/proc/{each}").exists()]
+
+
 def test_a_signal_before_the_first_update_has_nothing_to_save(start: Command, tmp_path: Path) -> None:
     """While the folder is open and data are prepared: 130, and the same command starts."""
     process = start("run.name=x", "trainer.steps=2", "data.cache=fresh")

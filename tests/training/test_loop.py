@@ -239,6 +239,13 @@ def test_the_end_of_a_session_that_was_meant_to_be_shorter_costs_no_patience(mak
     assert (run(5).best, run(7).step, run(100).step) == (2.0, 7, 15)
 
 
+@pytest.mark.parametrize(("end", "warned"), [(5, True), (7, False), (8, False)])
+def test_updates_behind_the_end_of_a_schedule_are_told(make, caplog, end, warned):
+    make(steps=7, schedule=lambda step: max(0.0, 0.01 * (end - step))).trainer.fit()
+    said = [message for message in caplog.messages if "learning rate is 0" in message]
+    assert said == ["the learning rate is 0 after step 4: raise schedule.steps, or lower trainer.steps"] * warned
+
+
 def test_a_metric_that_validation_lacks(make):
     with pytest.raises(RunError, match=r"trainer\.best_metric=bleu: validation gives only accuracy, loss"):
         make(steps=1, best_metric="bleu", validate=lambda model: {"loss": 1.0, "accuracy": 0.5}).trainer.fit()

@@ -79,7 +79,7 @@ def test_there_are_no_others():
     [
         ("cosine", {"name": "cosin"}, "name", "one of constant, linear"),
         ("cosine", {"steps": None}, "steps", "trainer.steps"),
-        ("cosine", {"warmup": 10_000}, "steps", "above warmup (10000), not 10000; it follows trainer.steps"),
+        ("cosine", {"warmup": 10_000}, "steps", "above warmup (10000), not 10000; it is trainer.steps"),
         ("cosine", {"final_lr": -1.0}, "final_lr", "at least 0"),
         ("noam", {"lr": 1e-3}, "lr", "is not read by schedule=noam"),
         ("noam", {"warmup": 0}, "warmup", "at least 1"),

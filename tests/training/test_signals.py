@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import threading
 
 import pytest
 
 from transformer_kit.errors import Interrupted
-from transformer_kit.training.signals import StopFlag, raising
+from transformer_kit.training.signals import Impatient, StopFlag, hushed, raising
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 
@@ -99,3 +101,89 @@ def test_a_wish_that_the_loop_did_not_follow_may_be_repeated(error):
             signal.raise_signal(signal.SIGUSR2)
 
     assert said_by(work) == "stopped by SIGUSR2 outside"
+
+
+def test_a_wish_that_somebody_took_for_an_error_of_his_own_is_not_lost():
+    """An import that is interrupted, say: what it comes out as is Interrupted, and a loop that follows stops."""
+
+    def import_something():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except Exception as error:
+            raise ImportError("cannot be imported") from error
+
+    def wrong():
+        with raising("outside"):
+            import_something()
+
+    def silent():
+        with raising("outside"), contextlib.suppress(ImportError):
+            import_something()
+        return "done"
+
+    def then_a_loop():
+        with raising("outside"):
+            with contextlib.suppress(ImportError):
+                import_something()
+            with StopFlag() as stop:
+                assert stop.name == "SIGTERM"
+                raise Interrupted("the state is saved")
+
+    assert said_by(wrong) == "stopped by SIGTERM outside"
+    assert silent() == "done", "what has come to its end is done"
+    assert said_by(then_a_loop) == "the state is saved"
+
+
+def test_errors_that_follow_from_no_signal_stay_what_they_are():
+    with pytest.raises(ZeroDivisionError), raising("outside"):
+        raise ZeroDivisionError
+
+
+def test_who_waits_is_told_once(capfd):
+    with StopFlag("stopping soon"):
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGTERM)
+    assert capfd.readouterr().err == "SIGHUP: stopping soon\n"
+
+
+def test_hushed_signals_are_heard_where_a_context_says_so():
+    hushed()
+    try:
+        for number in NUMBERS:
+            signal.raise_signal(number)
+        assert said_by(lambda: _raise_within(signal.SIGUSR2)) == "stopped by SIGUSR2 outside"
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        for number in NUMBERS:
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _raise_within(number):
+    with raising("outside"):
+        signal.raise_signal(number)
+
+
+def test_a_signal_is_acted_on_while_the_main_thread_is_in_a_call(monkeypatch):
+    """One that no handler interrupts, as those of other languages are."""
+    monkeypatch.setattr(Impatient, "MOMENT", 0.05)
+    called, held = [], threading.Lock()
+    held.acquire()
+
+    def release(number):
+        called.append(number)
+        held.release()
+
+    with StopFlag(), Impatient(release):
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        assert held.acquire(timeout=10)
+    assert called == [signal.SIGTERM]
+
+
+def test_what_a_handler_ends_is_not_ended_twice(monkeypatch):
+    called = []
+    with pytest.raises(Interrupted), raising("outside"), Impatient(called.append):
+        signal.raise_signal(signal.SIGTERM)
+    with Impatient(called.append):
+        pass
+    assert called == []
+    assert signal.set_wakeup_fd(-1) == -1

@@ -107,7 +107,7 @@ def machine(monkeypatch):
 )
 def test_the_choice(machine, held, own, allowed, chosen):
     machine(held, own, allowed)
-    assert choose(None) == (chosen, f"of 4 cores others use {held:.1f}")
+    assert choose(None) == (chosen, f"other processes use {held:.1f} of 4 cores")
 
 
 def test_what_comes_before_the_choice(machine, monkeypatch):

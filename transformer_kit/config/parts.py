@@ -21,7 +21,7 @@ from typing import Any
 
 from transformer_kit.config.convert import Reader
 from transformer_kit.config.spelling import nearest
-from transformer_kit.errors import ConfigError
+from transformer_kit.errors import ConfigError, Interrupted
 
 TRUST_VARIABLE = "TKIT_TRUST"
 
@@ -127,6 +127,8 @@ def _resolve(target: str, base: type) -> tuple[type | None, str]:
         return None, f"{target} is not trusted; if you trust its code, set {TRUST_VARIABLE}={package}"
     try:
         module = importlib.import_module(module_name)
+    except Interrupted:
+        raise
     except Exception as error:  # a module of the user's may fail in any way
         return None, f"{module_name} cannot be imported: {type(error).__name__}: {error}"
     kind = vars(module).get(name)

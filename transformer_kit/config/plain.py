@@ -57,8 +57,18 @@ def key_of(line: str) -> str:
     return re.split("[:=]", line, maxsplit=1)[0]
 
 
-def with_env(data: Any, problems: list[str] | None, at: tuple[str | int, ...] = ()) -> Any:
+def with_env(data: Any, problems: list[str] | None) -> Any:
     """`data` with environment values put in; a variable that is not set is a problem, or stays when None is given."""
+    missing: dict[str, list[str]] = {}
+    filled = _with_env(data, missing, ())
+    if problems is not None:
+        for name, keys in missing.items():
+            others = f" (also for {', '.join(keys[1:])})" if len(keys) > 1 else ""
+            problems.append(f"{keys[0]}: the environment variable {name} is not set{others}")
+    return filled
+
+
+def _with_env(data: Any, missing: dict[str, list[str]], at: tuple[str | int, ...]) -> Any:
 
     def put(match: re.Match[str]) -> str:
         name, default = match.group(1), match.group(2)
@@ -66,14 +76,13 @@ def with_env(data: Any, problems: list[str] | None, at: tuple[str | int, ...] = 
             return os.environ[name]
         if default is not None:
             return default.strip().strip("'\"")
-        if problems is not None:
-            problems.append(f"{dotted(at)}: the environment variable {name} is not set")
+        missing.setdefault(name, []).append(dotted(at))
         return match.group(0)
 
     if isinstance(data, Mapping):
-        return {key: with_env(value, problems, (*at, key)) for key, value in data.items()}
+        return {key: _with_env(value, missing, (*at, key)) for key, value in data.items()}
     if isinstance(data, list):
-        return [with_env(value, problems, (*at, index)) for index, value in enumerate(data)]
+        return [_with_env(value, missing, (*at, index)) for index, value in enumerate(data)]
     if not isinstance(data, str) or "${oc.env:" not in data:
         return data
     value = ENV.sub(put, data)

@@ -237,6 +237,8 @@ def _saved_form(config: Config, path: Path) -> dict[str, Any]:
 
 def _changed(path: Path, lines: Sequence[str]) -> RunError:
     listed = "\n".join(f"  {line}" for line in lines)
+    if any(line.startswith("schedule.steps:") for line in lines):
+        listed += "\n(schedule.steps is trainer.steps where it is not given)"
     return RunError(
         f"{path} holds a run with another configuration:\n{listed}\n"
         "Give run.name=NAME for a new run, run.resume=changed to go on with the new values, or run.overwrite=true "

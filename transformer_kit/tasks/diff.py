@@ -12,7 +12,7 @@ from transformer_kit.config.run_folder import ENVIRONMENT, LABELS, RESULT, is_fr
 from transformer_kit.config.saved import load_plain
 from transformer_kit.errors import RunError
 
-CONFIG, FREE, DATA, CODE, RESULTS = "config", "no effect on the result", "data", "code", "results"
+CONFIG, FREE, DATA, CODE, RESULTS = "config", "may change between sessions", "data", "code", "results"
 SECTIONS = (CONFIG, FREE, DATA, CODE, RESULTS)
 DATA_FACTS = ("tokenizer", "vocabulary", "data", "labels")  # of the environment; the rest tells of the code
 MACHINE = ("device", "threads", "platform")  # these are chosen where a run is computed, and are no part of what it is

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import sys
 import tempfile
+import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +34,7 @@ from transformer_kit.logs import get_logger
 from transformer_kit.tasks.train import OUTSIDE, Trained, train
 from transformer_kit.training.failures import FOLDER, START, begin, first_cause, read_failures, write_failure
 from transformer_kit.training.precision import resolve_device
-from transformer_kit.training.signals import Relay, heard, raising
+from transformer_kit.training.signals import Impatient, Relay, heard, hushed, raising
 from transformer_kit.training.world import World, invited, joined
 
 if TYPE_CHECKING:
@@ -108,18 +112,18 @@ def _worker(config: Config) -> Trained | None:
     logs.setup()
     rank, start = int(os.environ["RANK"]), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     begin(start)
+    hushed()  # a second signal does not keep what follows the first from being told
+    done = _follow_parent()
     try:
-        with raising(OUTSIDE):
-            heard()
-            with joined(resolve_device(config.trainer.device).type == "cuda") as world:
-                if world.leads and start:
-                    log.warning(
-                        "restart %d of %d: %s", start, config.trainer.ranks.restarts, _why(start - 1, world.size)
-                    )
-                trained = _train(config, progress(), world)
+        with raising(OUTSIDE), _joined(config, rank) as world:
+            if world.leads and start:
+                log.warning("restart %d of %d: %s", start, config.trainer.ranks.restarts, _why(start - 1, world.size))
+            trained = _train(config, progress(), world)
+        done.set()
         return trained
     except Interrupted as error:  # no failure, for which the agent would end or restart the others
         write_failure(rank, str(error), error.exit_code)
+        done.set()
         return None
     except TkitError as error:
         write_failure(rank, str(error), error.exit_code)
@@ -133,6 +137,43 @@ def _worker(config: Config) -> Trained | None:
         follows = any(part in frame.filename for part in EXCHANGES) and any(word in first for word in LOST)
         write_failure(rank, f"{type(error).__name__}: {first} ({where}; TKIT_DEBUG=1 shows more)", 1, follows=follows)
         os._exit(1)  # what others wait for must not keep this process
+
+
+@contextmanager
+def _joined(config: Config, rank: int) -> Iterator[World]:
+    """As `joined`, from where signals are heard; while the ranks look for each other one ends this process at once.
+
+    The rank that this one looks for may have left already, and no handler interrupts that wait.
+    """
+
+    def leave(number: int) -> None:
+        write_failure(rank, f"stopped by {signal.Signals(number).name} {OUTSIDE}", Interrupted.exit_code)
+        os._exit(1)  # nothing is returned, which the agent would wait for after a 0
+
+    with ExitStack() as stack:
+        with Impatient(leave):
+            heard()
+            world = stack.enter_context(joined(resolve_device(config.trainer.device).type == "cuda"))
+        yield world
+
+
+def _follow_parent() -> threading.Event:
+    """Ask this process to stop when the one that started it is gone, however it ended.
+
+    Returns:
+        Set when all is done but for what is returned, which nobody would fetch then: the process ends.
+    """
+    done, parent = threading.Event(), multiprocessing.parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.wait()
+            os._exit(0)
+
+    threading.Thread(target=follow, name="parent", daemon=True).start()
+    return done
 
 
 def _why(start: int, ranks: int) -> str:
@@ -151,7 +192,7 @@ def _launch(config: Config, ranks: int) -> Trained | None:
             logging.getLogger(name).setLevel(logging.CRITICAL)  # they tell in pages what is one line here
     os.environ.update(QUIET)
     options = config.trainer.ranks
-    with tempfile.TemporaryDirectory(prefix="tkit-") as folder:
+    with Relay() as relay, tempfile.TemporaryDirectory(prefix="tkit-") as folder:
         launch = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -166,8 +207,7 @@ def _launch(config: Config, ranks: int) -> Trained | None:
         )
         os.environ[FOLDER] = folder
         try:
-            with Relay() as relay:
-                found = elastic_launch(launch, _worker)(config)
+            found = elastic_launch(launch, _worker)(config)
         except ChildFailedError as error:
             if relay.asked is not None and (said := _stopped(Path(folder))):
                 raise Interrupted(said) from None  # a rank that waited for one that had left

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -115,19 +115,22 @@ def train(config: Config, progress: Progress, world: World = ALONE) -> Trained:
             log.info("run %s%s", run.path, " (going on)" if run.resumed else "")
             recorded = read_environment(run.path)
             threads = config.trainer.threads or (None if world.size == 1 else Cores.here().share(world.here))
+            why = "as asked" if config.trainer.threads else f"the share of each of {world.here} ranks here"
             with (
                 outside_trackers(run.config, run.path, on=world.leads) as trackers,
                 determinism(config.trainer.deterministic),
-                lent_threads(threads, recorded.get("threads")),
+                lent_threads(threads, recorded.get("threads"), why),
             ):
                 result = _train(run, progress, world, recorded.get(RANKS, world.size), trackers)
         except (Interrupted, KeyboardInterrupt) as error:
             if world.leads:
-                run.write_result({"status": "interrupted", "error": str(error) or "interrupted"})
+                with suppress(OSError):  # a full disk must not hide what happened
+                    run.write_result({"status": "interrupted", "error": str(error) or "interrupted"})
             raise
         except Exception as error:
             if world.leads and not run.pending:  # a change that the run cannot take leaves it as it was
-                run.write_result({"status": "failed", "error": f"{type(error).__name__}: {error}"})
+                with suppress(OSError):
+                    run.write_result({"status": "failed", "error": f"{type(error).__name__}: {error}"})
             raise
         finally:
             if handler is not None:

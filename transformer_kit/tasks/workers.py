@@ -52,11 +52,11 @@ def train_command(config_dirs: Sequence[str], overrides: Sequence[str]) -> list[
 def shares(workers: int, cores: int, gpus: Sequence[str]) -> list[dict[str, str]]:
     """The environment of each worker: its number of threads, and its GPUs where there are any.
 
-    GPUs are dealt out in turn; workers beyond their number share them.
+    GPUs are dealt out in turn; workers beyond their number share them. One alone looks for itself what is free.
     """
     found = []
     for worker in range(workers):
-        share = {"OMP_NUM_THREADS": str(max(1, cores // workers))}
+        share = {} if workers == 1 else {"OMP_NUM_THREADS": str(max(1, cores // workers))}
         if gpus:
             own = list(gpus[worker::workers]) or [gpus[worker % len(gpus)]]
             share["CUDA_VISIBLE_DEVICES"] = ",".join(own)
@@ -154,7 +154,7 @@ class Pool:
             score = result["scores"].get(self._metric)
             said = "" if score is None else f"{self._metric} {score:.4g}, "
             log.info("done:   %s  (%s%s)", job.label, said, duration(result["seconds"]))
-        elif code == Interrupted.exit_code:
+        elif code == Interrupted.exit_code or self.stopped:
             log.info("stopped: %s", job.label)
         else:
             why = str(result.get("error", f"exit code {code}")) if result.get("status") == "failed" else _last(output)

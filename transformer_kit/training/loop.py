@@ -44,6 +44,8 @@ from transformer_kit.training.windows import Windows
 
 log = get_logger(__name__)
 
+STOPPING = "stopping when this update, or validation, is done; the state will be saved"
+
 
 class Trainer:
     """Train a model until a budget is used up, from the last good checkpoint on if there is one.
@@ -119,10 +121,11 @@ class Trainer:
                 much memory.
             CheckpointError: the last state could not be saved, or the checkpoint is of another model.
         """
-        with StopFlag() as stop, self._stream, self._saver:
+        with StopFlag(STOPPING if self._world.leads else "") as stop, self._stream, self._saver:
             self._resume()
             self._began = time.monotonic() - self.state.seconds
             log.info("training on %s in %s: %s", *self._precision.facts())
+            self._warn_of_standstill()
             self._progress.start("training", self._fraction())
             self._parallel.module.train()
             try:
@@ -137,6 +140,13 @@ class Trainer:
         return Summary.of(
             reason, self.state, self._session, self._windows.epoch, self._work.flops_per_token, self._scores
         )
+
+    def _warn_of_standstill(self) -> None:
+        """Updates at a rate of 0 change nothing: those behind the end of a schedule."""
+        last = self._options.steps
+        if last is not None and last > 1 and self._schedule(last) == 0 == self._schedule(last - 1):
+            moving = next((step for step in range(last, 0, -1) if self._schedule(step) > 0), 0)
+            log.warning("the learning rate is 0 after step %d: raise schedule.steps, or lower trainer.steps", moving)
 
     # -- one update ----------------------------------------------------------------------------------------------
 

@@ -166,7 +166,7 @@ class ScheduleOptions:
         found += _at_least(0, initial_lr=self.initial_lr, final_lr=self.final_lr)
         found += _at_least(1 if self.name in ("inverse_sqrt", "noam") else 0, warmup=self.warmup)
         if self.steps is not None and self.steps <= self.warmup:
-            hint = "it follows trainer.steps where it is not given; else lower schedule.warmup"
+            hint = "it is trainer.steps where it is not given: lower schedule.warmup, or train for longer"
             found.append(("steps", f"must be above warmup ({self.warmup}), not {self.steps}; {hint}"))
         return found
 

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from types import FrameType, TracebackType
@@ -21,11 +21,17 @@ class _Raise:
 
     def __init__(self, what: str) -> None:
         self._what, self.came = what, False
+        self.number: int | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if not self.came:
-            self.came = True
-            raise Interrupted(f"stopped by {signal.Signals(number).name} {self._what}")
+            self.came, self.number = True, number
+            raise self.wish()
+
+    def wish(self) -> Interrupted:
+        """What is raised."""
+        assert self.number is not None
+        return Interrupted(f"stopped by {signal.Signals(self.number).name} {self._what}")
 
 
 def _tell(*handlers: object) -> None:
@@ -40,9 +46,13 @@ class StopFlag:
 
     Outside the main thread Python takes no handlers; the flag then stays False. The handlers before are put back; where
     the wish is followed (Interrupted leaves the context), a `raising` around it takes it as known.
+
+    Args:
+        said: to whoever waits, on stderr, when the first one comes: it may take a while.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, said: str = "") -> None:
+        self._said = said
         self._raised: int | None = None
         self._before: dict[int, signal.Handlers | object] = {}
 
@@ -57,6 +67,9 @@ class StopFlag:
     def __enter__(self) -> StopFlag:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._set) for number in _SIGNALS}
+            for handler in self._before.values():
+                if isinstance(handler, _Raise) and handler.number is not None:
+                    self._set(handler.number, None)  # somebody's `except Exception` took what was raised
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -68,6 +81,9 @@ class StopFlag:
     def _set(self, number: int, frame: FrameType | None) -> None:
         if self._raised is None:
             self._raised = number
+            if self._said:
+                with suppress(OSError):  # past Python's own buffers, which this may have interrupted
+                    os.write(2, f"{signal.Signals(number).name}: {self._said}\n".encode())
 
 
 class Relay:
@@ -118,6 +134,53 @@ class Relay:
                         os.kill(child.pid, number)
 
 
+class Impatient:
+    """A context in which the first of these signals leads to a call by a thread, whatever the main thread is in.
+
+    Python's handlers wait until the main thread is back from what it called, which may wait for what never comes.
+
+    Args:
+        call: with the signal's number; not made where the context ends within a moment, as a handler ended it.
+    """
+
+    MOMENT = 1.0  # seconds
+
+    def __init__(self, call: Callable[[int], None]) -> None:
+        self._call = call
+        self._over = threading.Event()
+        self._listener = threading.Thread(target=self._listen, name="signals", daemon=True)
+
+    def __enter__(self) -> Impatient:
+        self._heard, self._told = os.pipe()
+        os.set_blocking(self._told, False)
+        self._before = signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
+        self._listener.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        signal.set_wakeup_fd(self._before)
+        self._over.set()
+        os.close(self._told)
+        self._listener.join()
+        os.close(self._heard)
+
+    def _listen(self) -> None:
+        while data := os.read(self._heard, 1):
+            if data[0] in _SIGNALS and not self._over.wait(self.MOMENT):
+                self._call(data[0])
+                return
+
+
+def hushed() -> None:
+    """From here on these signals do nothing but where a context says otherwise; what is held back waits for one."""
+    for number in _SIGNALS:
+        signal.signal(number, _nothing)
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    pass
+
+
 def heard() -> None:
     """In a process that was started in a `Relay`, when its handlers stand: signals come in, those held back first."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
@@ -126,6 +189,8 @@ def heard() -> None:
 @contextmanager
 def raising(what: str) -> Iterator[None]:
     """A context in which the first of these signals raises Interrupted, where nothing has to be brought to an end.
+
+    An error that follows from it, as code on the way took it for one of its own, comes out as Interrupted too.
 
     Args:
         what: where that is, and what follows, for the message.
@@ -140,6 +205,10 @@ def raising(what: str) -> Iterator[None]:
     before = {number: signal.signal(number, leave) for number in _SIGNALS}
     try:
         yield
+    except Exception as error:
+        if leave.number is None or isinstance(error, Interrupted):
+            raise
+        raise leave.wish() from None
     finally:
         if leave.came:
             _tell(*before.values())

@@ -124,15 +124,16 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def choose(asked: int | None, recorded: int | None = None) -> tuple[int, str]:
+def choose(asked: int | None, recorded: int | None = None, why: str = "as asked") -> tuple[int, str]:
     """How many threads torch should use, and why; never more than it would take by itself where nobody asks.
 
     Args:
         asked: what the user asks for.
         recorded: with how many the run began: the same number gives the same bits.
+        why: who asks.
     """
     if asked is not None:
-        return asked, "as asked"
+        return asked, why
     own = torch.get_num_threads()
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         if os.environ.get(name):
@@ -144,14 +145,14 @@ def choose(asked: int | None, recorded: int | None = None) -> tuple[int, str]:
     time.sleep(MOMENT)
     held = cores.held(before, cores.mark())
     free = max(1, cores.count - math.floor(held + 0.5))
-    return min(own, cores.allowed, free), f"of {cores.count} cores others use {held:.1f}"
+    return min(own, cores.allowed, free), f"other processes use {held:.1f} of {cores.count} cores"
 
 
 @contextmanager
-def lent_threads(asked: int | None, recorded: int | None) -> Iterator[int]:
+def lent_threads(asked: int | None, recorded: int | None, why: str = "as asked") -> Iterator[int]:
     """Let torch use as many threads as `choose` says, and as many as before afterwards; yields their number."""
     before = torch.get_num_threads()
-    count, why = choose(asked, recorded)
+    count, why = choose(asked, recorded, why)
     log.info("%d CPU thread%s: %s", count, "" if count == 1 else "s", why)
     torch.set_num_threads(count)
     try:
@@ -193,10 +194,10 @@ class Crowding:
         fewer = max(1, math.floor(count - held + 0.5))
         remedy = f", or stop this run and go on with trainer.threads={fewer}" if fewer < threads else ""
         log.warning(
-            "other processes use %.1f of the %d cores on which %d threads train here, which slows each of them: end "
-            "them%s",
+            "other processes use %.1f of the %d cores on which %d thread%s here, which slows all: wait for them%s",
             held,
             count,
             threads,
+            " trains" if threads == 1 else "s train",
             remedy,
         )
