@@ -40,6 +40,7 @@ from transformer_kit.tasks.load import (
     run_tokenizers,
 )
 from transformer_kit.tasks.overfit import BatchValidation, OneBatch, for_one_batch, judge
+from transformer_kit.tasks.run_result import result_of, utilisation
 from transformer_kit.tasks.tracking import outside_trackers
 from transformer_kit.tasks.validate import Validation
 from transformer_kit.training.average import VALIDATED, final_weights
@@ -48,7 +49,6 @@ from transformer_kit.training.checkpoint import MODEL
 from transformer_kit.training.compiling import Compiler
 from transformer_kit.training.files import sha256
 from transformer_kit.training.loop import Trainer
-from transformer_kit.training.memory import peak_memory
 from transformer_kit.training.optimizer import build_optimizer
 from transformer_kit.training.parallel import is_spread, make_parallel
 from transformer_kit.training.precision import Precision, determinism, resolve_device, resolve_precision
@@ -56,9 +56,7 @@ from transformer_kit.training.schedule import build_schedule
 from transformer_kit.training.signals import raising
 from transformer_kit.training.state import Budget, RunState
 from transformer_kit.training.step import Step
-from transformer_kit.training.summary import Summary
 from transformer_kit.training.threads import Cores, lent_threads
-from transformer_kit.training.throughput import product_rate
 from transformer_kit.training.tracker import METRICS_FILE, Jsonl, Tracker
 from transformer_kit.training.watchdog import Watchdog
 from transformer_kit.training.weights import fill, load_model, save_tensors
@@ -69,7 +67,6 @@ log = get_logger(__name__)
 
 LOG_FILE = "train.log"
 HYPOTHESES = "validation.hypotheses"  # translations of the validation data by the final model
-LEAST_SECONDS = 5.0  # of updates, before their speed is set beside a matrix product's
 OUTSIDE = "outside of training, where nothing is lost; the same command goes on"
 RANKS = "ranks"  # in environment.json: how many trained when the run began, which many batches an update has
 SAMPLES = {"pairs": "pairs", "documents": "documents", "labels": "examples"}
@@ -237,10 +234,10 @@ def _train(run: RunFolder, progress: Progress, world: World, ranks: int, outside
     save_tensors(run.path / MODEL, tensors)
     if texts is not None:
         write_text(run.path / HYPOTHESES, "".join(f"{line}\n" for line in texts.hypotheses))
-    result = _result(summary, parameters, kind, steps, sha256(run.path / MODEL), scores, precision)
+    result = result_of(summary, parameters, kind, steps, sha256(run.path / MODEL), scores, precision)
     if config.trainer.overfit_batch:
         result["overfit"] = asdict(judge(summary.scores["loss"], objective.floor(model), summary.step))
-    result |= _utilisation(summary, precision, world.size)
+    result |= utilisation(summary, precision, world.size)
     run.write_result(result)
     return result
 
@@ -322,43 +319,3 @@ def _record_start(run: RunFolder, prepared: Prepared, precision: Precision, worl
         prepared.tokenizers.save(made)
     facts = {**describe(prepared, precision), RANKS: world.size}
     write_text(run.path / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
-
-
-def _utilisation(summary: Summary, precision: Precision, ranks: int) -> dict[str, Any]:
-    """Peak memory, and the share of a matrix product's rate that the model's own operations reached.
-
-    The rate is measured here and now, for a moment; a session of few updates says nothing and measures nothing.
-    """
-    facts: dict[str, Any] = {"peak_memory": peak_memory(precision.device), "product_rate": None, "mfu": None}
-    if summary.flops_per_token is not None and summary.update_seconds >= LEAST_SECONDS:
-        facts["product_rate"] = product_rate(precision) * ranks
-        facts["mfu"] = summary.flops_per_token * summary.tokens_per_second / facts["product_rate"]
-        log.info(
-            "%.4g MFLOP a target token: %.1f %% of the %.4g GFLOP/s of a matrix product",
-            summary.flops_per_token / 1e6,
-            100 * facts["mfu"],
-            facts["product_rate"] / 1e9,
-        )
-    return facts
-
-
-def _result(
-    summary: Summary,
-    parameters: int,
-    kind: str,
-    steps: list[int],
-    digest: str,
-    scores: Mapping[str, float],
-    precision: Precision,
-) -> dict[str, Any]:
-    facts = asdict(summary)
-    facts["ended_by"] = facts.pop("reason")
-    facts["last_scores"] = facts.pop("scores")
-    return {
-        "status": "complete",
-        "parameters": parameters,
-        "model": {"kind": kind, "steps": steps, "sha256": digest},
-        "scores": dict(scores),
-        "precision": precision.name,
-        **facts,
-    }

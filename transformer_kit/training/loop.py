@@ -29,7 +29,7 @@ from transformer_kit.training.parallel import Parallel
 from transformer_kit.training.precision import Precision
 from transformer_kit.training.prefetch import Prefetched, Stream, batches_ahead
 from transformer_kit.training.saver import Saver
-from transformer_kit.training.schedule import Schedule
+from transformer_kit.training.schedule import Schedule, standstill
 from transformer_kit.training.signals import StopFlag
 from transformer_kit.training.state import Budget, Interval, RunState
 from transformer_kit.training.summary import Summary
@@ -125,7 +125,10 @@ class Trainer:
             self._resume()
             self._began = time.monotonic() - self.state.seconds
             log.info("training on %s in %s: %s", *self._precision.facts())
-            self._warn_of_standstill()
+            if (moving := standstill(self._schedule, self._options.steps)) is not None:
+                log.warning(
+                    "the learning rate is 0 after step %d: raise schedule.steps, or lower trainer.steps", moving
+                )
             self._progress.start("training", self._fraction())
             self._parallel.module.train()
             try:
@@ -140,13 +143,6 @@ class Trainer:
         return Summary.of(
             reason, self.state, self._session, self._windows.epoch, self._work.flops_per_token, self._scores
         )
-
-    def _warn_of_standstill(self) -> None:
-        """Updates at a rate of 0 change nothing: those behind the end of a schedule."""
-        last = self._options.steps
-        if last is not None and last > 1 and self._schedule(last) == 0 == self._schedule(last - 1):
-            moving = next((step for step in range(last, 0, -1) if self._schedule(step) > 0), 0)
-            log.warning("the learning rate is 0 after step %d: raise schedule.steps, or lower trainer.steps", moving)
 
     # -- one update ----------------------------------------------------------------------------------------------
 

@@ -69,3 +69,10 @@ def build_schedule(options: ScheduleOptions) -> Schedule:
     ]
     values = {name: getattr(options, name) for name in names}
     return lambda step: formula(step, warmup=options.warmup, **values)
+
+
+def standstill(schedule: Schedule, steps: int | None) -> int | None:
+    """After which update of `steps` the rate is 0 for good, if more than the last one follows and changes nothing."""
+    if steps is None or steps < 2 or schedule(steps) != 0 or schedule(steps - 1) != 0:
+        return None
+    return next((step for step in range(steps, 0, -1) if schedule(step) > 0), 0)

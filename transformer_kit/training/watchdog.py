@@ -33,6 +33,7 @@ from transformer_kit.training.failures import write_failure
 from transformer_kit.training.world import World
 
 EXIT_CODE = 1
+PATIENCE = 5.0  # seconds for what a thread is in at the end; the store may have gone with its rank
 _SELF = {"host": socket.gethostname(), "pid": os.getpid()}
 _LOOKS = 10  # in the time that is allowed
 _EXCHANGES = ("torch/distributed", "torch/autograd/graph")  # files in which a rank waits for others; backward does
@@ -51,6 +52,7 @@ class Watchdog:
         self._active = world.size > 1 and seconds is not None
         self._count, self._doing = 0, "the start"
         self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
         self._looks: deque[list[dict[str, Any]]] = deque(maxlen=4)  # what all ranks told, newest last
         self._heard = time.monotonic()  # when the store last answered
 
@@ -79,11 +81,14 @@ class Watchdog:
     def __enter__(self) -> Watchdog:
         if self._active:
             for call in (self._exchange, self._watch):
-                threading.Thread(target=call, name="watchdog", daemon=True).start()
+                self._threads.append(threading.Thread(target=call, name="watchdog", daemon=True))
+                self._threads[-1].start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._over.set()
+        for thread in self._threads:  # one that is cut off in the store's code as Python ends would abort the process
+            thread.join(PATIENCE)
 
     def _exchange(self) -> None:
         """Tell and ask through the store, which stands on rank 0 or with torchrun: it may never answer again."""
