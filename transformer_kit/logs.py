@@ -6,6 +6,9 @@ import logging
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
+
+from transformer_kit.errors import Interrupted
 
 ROOT = "transformer_kit"
 
@@ -21,10 +24,23 @@ def setup(level: int = logging.INFO) -> None:
     root.setLevel(level)
     root.propagate = False
     if not any(getattr(handler, "tkit_console", False) for handler in root.handlers):
-        handler = logging.StreamHandler(sys.stderr)
+        handler = _Console(sys.stderr)
         handler.setFormatter(logging.Formatter("%(message)s"))
         handler.tkit_console = True  # type: ignore[attr-defined]  # marks the one handler that is ours
         root.addHandler(handler)
+
+
+def _pass_on_a_stop() -> None:
+    """Raise the Interrupted that a signal raised in the midst of writing a line, which is no fault of the log."""
+    error = sys.exc_info()[1]
+    if isinstance(error, Interrupted):
+        raise error
+
+
+class _Console(logging.StreamHandler[TextIO]):
+    def handleError(self, record: logging.LogRecord) -> None:
+        _pass_on_a_stop()
+        super().handleError(record)
 
 
 class _RunLog(logging.FileHandler):
@@ -33,6 +49,7 @@ class _RunLog(logging.FileHandler):
     _told = False
 
     def handleError(self, record: logging.LogRecord) -> None:
+        _pass_on_a_stop()
         if not self._told:
             print(f"{self.baseFilename}: lines of the log are lost: {sys.exc_info()[1]}", file=sys.stderr)
         self._told = True

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import threading
 
 import pytest
 
+from transformer_kit import logs
 from transformer_kit.errors import Interrupted
 from transformer_kit.training.signals import Impatient, StopFlag, hushed, raising
 
@@ -187,3 +189,31 @@ def test_what_a_handler_ends_is_not_ended_twice(monkeypatch):
         pass
     assert called == []
     assert signal.set_wakeup_fd(-1) == -1
+
+
+@pytest.mark.parametrize("to_file", [False, True])
+def test_a_signal_while_a_line_of_the_log_is_written_is_no_fault_of_the_log(tmp_path, monkeypatch, capfd, to_file):
+    logs.setup()
+    handlers = logging.getLogger(logs.ROOT).handlers
+    handler = logs.add_file(tmp_path / "log") if to_file else next(h for h in handlers if hasattr(h, "tkit_console"))
+
+    class Pipe:
+        """A stream whose reader is slow; the signal comes meanwhile."""
+
+        def write(self, text):
+            signal.raise_signal(signal.SIGTERM)
+
+        def flush(self):
+            pass
+
+        close = flush
+
+    before = handler.setStream(Pipe())
+    try:
+        with pytest.raises(Interrupted), raising("outside"):
+            logs.get_logger("x").warning("a line")
+    finally:
+        handler.setStream(before)
+        if to_file:
+            logs.remove(handler)
+    assert "Traceback" not in capfd.readouterr().err
