@@ -57,7 +57,7 @@ class Gate:
             self._event.wait()
             put(file)
 
-        files.HashedFile._put = when_open  # type: ignore[method-assign]
+        files.HashedFile._put = when_open  # type: ignore[method-assign]  # the product has no gate
 
     def open(self, on: bool) -> None:
         """Let it go on, or not."""

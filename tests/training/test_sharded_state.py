@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from damage import flip, truncate
 from ranks_toys import run_ranks
 from torch import Tensor, nn
 from torch.distributed.checkpoint.metadata import Metadata
@@ -189,16 +190,6 @@ def saved_alone(folder: Path, number: int) -> Path:
     state = {"step": number, "regular": True}
     assert save_together(store_in(folder), unique_tensors(net), optimizer_state(optimizer, net), state, None, None)
     return folder / f"step_{number:06d}"
-
-
-def truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
 
 
 def add(path: Path) -> None:
