@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from safetensors.torch import load_file
 from transformer_kit.config.schema import Config
 from transformer_kit.console import NoProgress
 from transformer_kit.data.tokenizer import Tokenizers
-from transformer_kit.errors import CheckpointError, ConfigError, DataError, RunError
+from transformer_kit.errors import CheckpointError, ConfigError, DataError, Interrupted, RunError
 from transformer_kit.tasks.load import checkpoints, load, read_environment
 from transformer_kit.tasks.tokenize import tokenize
 from transformer_kit.tasks.train import Trained, train
@@ -172,6 +173,29 @@ def test_a_failure_is_recorded_and_can_be_mended(tmp_path: Path, run_config: Mak
     other.write_text("a b\n" * 9)
     with pytest.raises(DataError, match="vocab"):  # nine equal lines allow no 50 pieces: found, and recorded, as well
         train(config, NoProgress())
+
+
+@pytest.mark.parametrize("raised", [Interrupted, DataError, ImportError])
+def test_a_stop_that_came_out_as_another_error_is_recorded_as_a_stop(
+    tmp_path: Path, run_config: Make, monkeypatch: pytest.MonkeyPatch, raised: type[Exception]
+) -> None:
+    """A library's own `except Exception` may have made one of its errors of the signal's."""
+
+    def stopped(*args: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except Exception as error:
+            raise raised(str(error)) from error
+
+    config = run_config(tmp_path, "run.name=x", "trainer.steps=2")
+    with monkeypatch.context() as patch:
+        patch.setattr("transformer_kit.tasks.train.prepare", stopped)
+        with pytest.raises(Interrupted, match="stopped by SIGTERM"):
+            train(config, NoProgress())
+    result = json.loads((tmp_path / "x" / "result.json").read_text())
+    assert result["status"] == "interrupted"
+    assert "stopped by SIGTERM" in result["error"]
+    assert train(config, NoProgress()).result["status"] == "complete"
 
 
 def test_a_wrong_start_can_be_mended(tmp_path: Path, run_config: Make) -> None:

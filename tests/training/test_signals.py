@@ -131,12 +131,31 @@ def test_a_wish_that_somebody_took_for_an_error_of_his_own_is_not_lost():
                 assert stop.name == "SIGTERM"
                 raise Interrupted("the state is saved")
 
+    def then_another_context():
+        with raising("outermost"):
+            with contextlib.suppress(ImportError):
+                import_something()
+            with raising("outside"):
+                raise AssertionError("too late")
+
+    def known_inside():
+        with raising("outside") as stop:
+            try:
+                import_something()
+            except ImportError as error:
+                raise ValueError(str(stop.meant(error))) from error
+
     assert said_by(wrong) == "stopped by SIGTERM outside"
+    assert said_by(then_another_context) == "stopped by SIGTERM outside"
+    assert said_by(known_inside) == "stopped by SIGTERM outside"
     assert silent() == "done", "what has come to its end is done"
     assert said_by(then_a_loop) == "the state is saved"
 
 
 def test_errors_that_follow_from_no_signal_stay_what_they_are():
+    with raising("outside") as stop:
+        error = ImportError("absent")
+        assert stop.meant(error) is error
     with pytest.raises(ZeroDivisionError), raising("outside"):
         raise ZeroDivisionError
 

@@ -103,7 +103,7 @@ def train(config: Config, progress: Progress, world: World = ALONE) -> Trained:
     """
     if not config.data.valid and getattr(config.data, "generate", None) is None:
         raise ConfigError("data.valid: no validation corpus is given; training needs one to choose its model by")
-    with raising(OUTSIDE), _opened(config, world) as run:
+    with raising(OUTSIDE) as stop, _opened(config, world) as run:
         done = world.share(run.result())
         if done is not None and has_ended(done, config):
             return Trained(run.path, True, done, config)
@@ -119,20 +119,26 @@ def train(config: Config, progress: Progress, world: World = ALONE) -> Trained:
                 lent_threads(threads, recorded.get("threads"), why),
             ):
                 result = _train(run, progress, world, recorded.get(RANKS, world.size), trackers)
-        except (Interrupted, KeyboardInterrupt) as error:
+        except (Exception, KeyboardInterrupt) as error:
             if world.leads:
-                with suppress(OSError):  # a full disk must not hide what happened
-                    run.write_result({"status": "interrupted", "error": str(error) or "interrupted"})
-            raise
-        except Exception as error:
-            if world.leads and not run.pending:  # a change that the run cannot take leaves it as it was
-                with suppress(OSError):
-                    run.write_result({"status": "failed", "error": f"{type(error).__name__}: {error}"})
+                _record_end(run, stop.meant(error))
             raise
         finally:
             if handler is not None:
                 logs.remove(handler)
         return Trained(run.path, False, result, config)
+
+
+def _record_end(run: RunFolder, error: BaseException) -> None:
+    """What ended the run before its end."""
+    if isinstance(error, Interrupted | KeyboardInterrupt):
+        result = {"status": "interrupted", "error": str(error) or "interrupted"}
+    elif run.pending:
+        return  # a change that the run cannot take leaves it as it was
+    else:
+        result = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+    with suppress(OSError):  # a full disk must not hide what happened
+        run.write_result(result)
 
 
 @contextmanager

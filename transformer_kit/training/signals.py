@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from types import FrameType, TracebackType
@@ -33,12 +33,21 @@ class _Raise:
         assert self.number is not None
         return Interrupted(f"stopped by {signal.Signals(self.number).name} {self._what}")
 
+    def meant(self, error: BaseException) -> BaseException:
+        """The error that leaves the context: after a signal, another one is what code on the way made of that."""
+        return error if self.number is None or isinstance(error, Interrupted) else self.wish()
+
 
 def _tell(*handlers: object) -> None:
     """Handlers that will be put back learn that the wish they wait for came: a repetition must not raise again."""
     for handler in handlers:
         if isinstance(handler, _Raise):
             handler.came = True
+
+
+def _untold(handlers: Iterable[object]) -> int | None:
+    """The signal for which one of these raised already, and somebody's `except Exception` took what was raised."""
+    return next((each.number for each in handlers if isinstance(each, _Raise) and each.number), None)
 
 
 class StopFlag:
@@ -67,9 +76,8 @@ class StopFlag:
     def __enter__(self) -> StopFlag:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._set) for number in _SIGNALS}
-            for handler in self._before.values():
-                if isinstance(handler, _Raise) and handler.number is not None:
-                    self._set(handler.number, None)  # somebody's `except Exception` took what was raised
+            if (number := _untold(self._before.values())) is not None:
+                self._set(number, None)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -187,10 +195,11 @@ def heard() -> None:
 
 
 @contextmanager
-def raising(what: str) -> Iterator[None]:
+def raising(what: str) -> Iterator[_Raise]:
     """A context in which the first of these signals raises Interrupted, where nothing has to be brought to an end.
 
-    An error that follows from it, as code on the way took it for one of its own, comes out as Interrupted too.
+    An error that follows from it, as code on the way took it for one of its own, comes out as Interrupted too. Who has
+    to know before that asks what `as` gives what an error `meant`.
 
     Args:
         what: where that is, and what follows, for the message.
@@ -198,17 +207,19 @@ def raising(what: str) -> Iterator[None]:
     Raises:
         Interrupted: a signal came.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     leave = _Raise(what)
+    if threading.current_thread() is not threading.main_thread():
+        yield leave
+        return
     before = {number: signal.signal(number, leave) for number in _SIGNALS}
     try:
-        yield
+        if (number := _untold(before.values())) is not None:
+            leave(number, None)
+        yield leave
     except Exception as error:
-        if leave.number is None or isinstance(error, Interrupted):
+        if (meant := leave.meant(error)) is error:
             raise
-        raise leave.wish() from None
+        raise meant from None
     finally:
         if leave.came:
             _tell(*before.values())
